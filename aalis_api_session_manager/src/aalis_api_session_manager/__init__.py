@@ -1,0 +1,1 @@
+"""The contract of Aalis sessions: types, hookspecs, pure rules and texts. No I/O, no state."""
