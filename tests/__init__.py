@@ -1,0 +1,1 @@
+"""The tests: a folder for each distribution, `system` for the whole."""
