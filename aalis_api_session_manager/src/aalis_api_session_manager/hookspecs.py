@@ -50,7 +50,10 @@ def aalis_inbound(message: "IncomingMessage") -> int | None:
 
 @hookspec
 def aalis_inbound_gate(message: "IncomingMessage") -> bool | None:
-    """True: handled, no turn (commands, flow control, trigger policies). False: let it pass, ask nobody else. None: no opinion."""
+    """May this message pass? For commands, flow control, trigger policies.
+
+    True: handled, no turn. False: let it pass, ask nobody else. None: no opinion.
+    """
 
 
 @hookspec

@@ -135,7 +135,10 @@ class AgentService(Protocol):
         ...
 
     async def clearing(self, session_id: str, work: Callable[[], Awaitable[None]]) -> None:
-        """Stop the session's turns, hold it while `work` runs, then let go. Raises what `work` raises. Rule: DELETE-2."""
+        """Stop the session's turns, hold it while `work` runs, then let go. Rule: DELETE-2.
+
+        Raises what `work` raises.
+        """
         ...
 
     def abort(self, session_id: str) -> None:

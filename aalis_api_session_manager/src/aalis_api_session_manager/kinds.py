@@ -37,12 +37,7 @@ def session_kind(parent_id: str | None, origin_platform: str | None) -> SessionK
 
 def is_unfiled(root: SessionInfo) -> bool:
     """A root made by id that nothing is known of: no origin platform, creation source or binding. Rule: CREATE-9."""
-    return (
-        root.parent_id is None
-        and root.origin_platform is None
-        and root.created_from is None
-        and root.work is None
-    )
+    return root.parent_id is None and root.origin_platform is None and root.created_from is None and root.work is None
 
 
 def root_session_of(session_id: str, lookup: SessionLookup) -> SessionInfo | None:

@@ -202,7 +202,10 @@ def _update(validator: Any, converter: Any = _clean) -> Any:
 
 @frozen(kw_only=True)
 class SessionUpdates:
-    """Changes to a session: `UNSET` leaves a field, None clears it; `metadata` merges by top-level key. Rule: CREATE-7."""
+    """Changes to a session: `UNSET` leaves a field, None clears it.
+
+    `metadata` merges by top-level key, whole values replaced; None clears all of it. Rule: CREATE-7.
+    """
 
     name: str | None | Unset = _update(_TEXT)
     title: str | None | Unset = _update(_TEXT)

@@ -36,7 +36,5 @@ def one_to_one_with(
     if principal.platform == platform and principal.user_id == chat.target_id:
         return True
     return (
-        is_owner is not None
-        and is_owner(platform, chat.target_id)
-        and is_owner(principal.platform, principal.user_id)
+        is_owner is not None and is_owner(platform, chat.target_id) and is_owner(principal.platform, principal.user_id)
     )
