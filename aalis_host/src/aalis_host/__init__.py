@@ -1,0 +1,1 @@
+"""The embedded host of Aalis Sessions."""
