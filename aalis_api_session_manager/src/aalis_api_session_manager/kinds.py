@@ -60,7 +60,7 @@ def room_class(info: SessionInfo | None, lookup: SessionLookup, is_owner: IsOwne
 
     `info` None, or one whose root can't be told, is `internal`.
     """
-    root = None if info is None else info if info.parent_id is None else root_session_of(info.id, lookup)
+    root = info if info is None or info.parent_id is None else root_session_of(info.parent_id, lookup)
     if root is None:
         return "internal"
     if root.origin_platform is None:
@@ -99,7 +99,7 @@ def chat_scope_of(message: IncomingMessage, session_types: Mapping[str, bool]) -
     return OriginChat(
         type=type_name,
         multi_party=multi_party,
-        target_id=(message.group_id if multi_party else message.user_id) or "",
+        target_id=(message.group_id if multi_party else message.peer_id or message.user_id) or "",
         self_id=message.self_id,
     )
 

@@ -4,11 +4,10 @@ from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 from attrs import field, frozen
-from attrs.validators import instance_of, optional
 
 from aalis_api_session_manager.model import Identity, TurnOutcome
-from aalis_api_session_manager.text import TextRef
-from aalis_api_session_manager.values import clean_text, freeze_json
+from aalis_api_session_manager.text import TextRef, text_or_ref
+from aalis_api_session_manager.values import clean_text, freeze_object, optional_text
 
 __all__ = [
     "HISTORY_SOURCE",
@@ -31,16 +30,6 @@ HISTORY_SOURCE: Final = "history"
 """`ClearRow.source` of the store that holds the messages. Rule: CLEAR-1."""
 
 
-def _clean(value: Any) -> Any:
-    return clean_text(value) if isinstance(value, str) else value
-
-
-def _text(required: bool = False) -> Any:
-    if required:
-        return field(converter=_clean, validator=instance_of(str))
-    return field(default=None, converter=_clean, validator=optional(instance_of(str)))
-
-
 @frozen(kw_only=True)
 class IncomingMessage:
     """A message on its way in.
@@ -49,22 +38,24 @@ class IncomingMessage:
     anything else names who made it. `session_type`, `group_id`, `group_name`, `self_id` are what the
     platform said of the window; `own` marks what the bot's own account sent. `timestamp` in milliseconds is
     the event's own time, None means now. `mentioned`: it is addressed to the bot. `proactive_depth` and
-    `trigger_type` as rule DELEG-2 says. `actor` is whom it acts for when that isn't its sender.
+    `trigger_type` as rule DELEG-2 says. `actor` is whom it acts for when that isn't its sender. `peer_id` is
+    the other account of a one-to-one window where that isn't the sender: of an `own` message.
     """
 
-    session_id: str | None = _text()
-    platform: str = _text(required=True)
-    content: str = _text(required=True)
+    session_id: str | None = field(default=None, converter=optional_text)
+    platform: str = field(converter=clean_text)
+    content: str = field(converter=clean_text)
     timestamp: int | None = None
-    message_id: str | None = _text()
-    user_id: str | None = _text()
-    user_name: str | None = _text()
-    session_type: str | None = _text()
-    group_id: str | None = _text()
-    group_name: str | None = _text()
-    self_id: str | None = _text()
-    source: str | None = _text()
-    trigger_type: str | None = _text()
+    message_id: str | None = field(default=None, converter=optional_text)
+    user_id: str | None = field(default=None, converter=optional_text)
+    user_name: str | None = field(default=None, converter=optional_text)
+    session_type: str | None = field(default=None, converter=optional_text)
+    group_id: str | None = field(default=None, converter=optional_text)
+    group_name: str | None = field(default=None, converter=optional_text)
+    self_id: str | None = field(default=None, converter=optional_text)
+    peer_id: str | None = field(default=None, converter=optional_text)
+    source: str | None = field(default=None, converter=optional_text)
+    trigger_type: str | None = field(default=None, converter=optional_text)
     proactive_depth: int | None = None
     mentioned: bool = False
     own: bool = False
@@ -89,8 +80,8 @@ class IncomingMessage:
 class OutgoingMessage:
     """A message on its way to a session's audience; the gateway finds the adapter that claims the session."""
 
-    session_id: str = _text(required=True)
-    content: str = _text(required=True)
+    session_id: str = field(converter=clean_text)
+    content: str = field(converter=clean_text)
     turn_id: str | None = None
     reply_to: str | None = None
 
@@ -99,9 +90,9 @@ class OutgoingMessage:
 class ToolCall:
     """A call that a model asked for. `arguments` is the JSON text as the model wrote it, checked by nobody yet."""
 
-    id: str = _text(required=True)
-    name: str = _text(required=True)
-    arguments: str = _text(required=True)
+    id: str = field(converter=clean_text)
+    name: str = field(converter=clean_text)
+    arguments: str = field(converter=clean_text)
 
 
 @frozen(kw_only=True)
@@ -113,22 +104,22 @@ class Message:
     that no reader is shown (rule HIST-9). `generation` as rule GEN-5 says.
     """
 
-    session_id: str = _text(required=True)
+    session_id: str = field(converter=clean_text)
     role: MessageRole
-    content: str = _text(required=True)
+    content: str = field(converter=clean_text)
     timestamp: int
     id: int = 0
     kind: Literal["message", "control"] = "message"
-    platform: str | None = _text()
-    user_id: str | None = _text()
-    user_name: str | None = _text()
-    message_id: str | None = _text()
+    platform: str | None = field(default=None, converter=optional_text)
+    user_id: str | None = field(default=None, converter=optional_text)
+    user_name: str | None = field(default=None, converter=optional_text)
+    message_id: str | None = field(default=None, converter=optional_text)
     tool_calls: tuple[ToolCall, ...] = field(default=(), converter=tuple)
-    tool_call_id: str | None = _text()
-    name: str | None = _text()
+    tool_call_id: str | None = field(default=None, converter=optional_text)
+    name: str | None = field(default=None, converter=optional_text)
     archived: bool = False
     generation: int = 0
-    metadata: Mapping[str, Any] | None = field(default=None, converter=freeze_json, hash=False)
+    metadata: Mapping[str, Any] | None = field(default=None, converter=freeze_object, hash=False)
 
 
 @frozen(kw_only=True)
@@ -164,8 +155,8 @@ class TurnEnd:
     session_id: str
     ended_at: int
     outcome: TurnOutcome | None = None
-    reply: str | None = None
-    error: str | TextRef | None = None
+    reply: str | None = field(default=None, converter=optional_text)
+    error: str | TextRef | None = field(default=None, converter=text_or_ref)
 
 
 @frozen(kw_only=True)
@@ -182,13 +173,18 @@ class ClearRequest:
     """Ask every store to clear its own. Rules: DELETE-1, CLEAR-1, GEN-5.
 
     `types` empty means everything; `context` is the message history. `below_generation`: remove only what
-    belongs to a lower generation (a deletion), None: all.
+    belongs to a lower generation (a deletion), None: all. Raises ValueError for a scope `session` without an
+    id, or `all` with one.
     """
 
     scope: Literal["session", "all"]
     session_id: str | None = None
     types: tuple[str, ...] = field(default=(), converter=tuple)
     below_generation: int | None = None
+
+    def __attrs_post_init__(self) -> None:
+        if (self.scope == "session") == (self.session_id is None):
+            raise ValueError("the scope `session` needs a session id, and `all` takes none")
 
 
 @frozen(kw_only=True)

@@ -4,15 +4,15 @@ What a reader holds never changes under it; an update makes a new record. All ti
 milliseconds since the Unix epoch, UTC.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import Enum
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal, get_args
 
 from attrs import field, frozen
-from attrs.validators import in_, instance_of, optional
+from attrs.validators import in_, instance_of, min_len, optional
 
-from aalis_api_session_manager.text import TextRef
-from aalis_api_session_manager.values import clean_text, freeze_json
+from aalis_api_session_manager.text import TextRef, text_or_ref
+from aalis_api_session_manager.values import clean_text, freeze_object, optional_text
 
 __all__ = [
     "DEFAULT_WORKSPACE",
@@ -61,29 +61,19 @@ UNSET: Final = Unset.UNSET
 """"Not given", where None means "clear"."""
 
 
-def _clean(value: Any) -> Any:
-    return clean_text(value) if isinstance(value, str) else value
+_STATUSES = get_args(SessionStatus)
 
 
-def _freeze_mapping(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return freeze_json(value)
-    return value
+def _path(path: str) -> str:
+    if not path or clean_text(path) != path:
+        raise ValueError(f"{path!r} isn't a path that can be stored")
+    return path
 
 
-_STATUS = in_(("active", "waiting", "completed", "error", "archived"))
-_TEXT = optional(instance_of(str))
-
-
-def _text() -> Any:
-    return field(default=None, converter=_clean, validator=_TEXT)
-
-
-_MAPPING = optional(instance_of(cast(type, Mapping)))
-
-
-def _metadata() -> Any:
-    return field(default=None, converter=_freeze_mapping, validator=_MAPPING)
+def _paths(paths: Iterable[str]) -> tuple[str, ...]:
+    if isinstance(paths, str):
+        raise TypeError("expected several paths, got one text")
+    return tuple(_path(path) for path in paths)
 
 
 @frozen(kw_only=True)
@@ -110,11 +100,14 @@ class OriginChat:
 
 @frozen(kw_only=True)
 class WorkBinding:
-    """The directories of a project session, real paths that the caller checked. Rules: BIND-2, BIND-3."""
+    """The directories of a project session, real paths that the caller checked. Rules: BIND-2, BIND-3.
 
-    root: str
-    extra_roots: tuple[str, ...] = field(default=(), converter=tuple)
-    worktrees: tuple[str, ...] = field(default=(), converter=tuple)
+    Raises ValueError for a path that is empty or can't be stored as text.
+    """
+
+    root: str = field(converter=_path)
+    extra_roots: tuple[str, ...] = field(default=(), converter=_paths)
+    worktrees: tuple[str, ...] = field(default=(), converter=_paths)
 
 
 @frozen(kw_only=True)
@@ -123,7 +116,7 @@ class LastTurn:
 
     outcome: TurnOutcome
     ended_at: int
-    error: str | TextRef | None = None
+    error: str | TextRef | None = field(default=None, converter=text_or_ref)
 
 
 @frozen(kw_only=True)
@@ -170,34 +163,30 @@ class SessionInfo:
 class SessionDraft:
     """What a caller may say of a session it makes. Fields the session manager owns aren't here. Rule: CREATE-2."""
 
-    name: str | None = _text()
-    title: str | None = _text()
-    parent_id: str | None = _text()
-    status: SessionStatus | None = field(default=None, validator=optional(_STATUS))
-    input_context: str | None = _text()
-    result: str | None = _text()
-    metadata: Mapping[str, Any] | None = _metadata()
+    name: str | None = field(default=None, converter=optional_text)
+    title: str | None = field(default=None, converter=optional_text)
+    parent_id: str | None = field(default=None, converter=optional_text)
+    status: SessionStatus | None = field(default=None, validator=optional(in_(_STATUSES)))
+    input_context: str | None = field(default=None, converter=optional_text)
+    result: str | None = field(default=None, converter=optional_text)
+    metadata: Mapping[str, Any] | None = field(default=None, converter=freeze_object, hash=False)
 
 
 @frozen(kw_only=True)
 class SessionCreation:
     """What only the maker of a root may say, beside the draft. Rules: CREATE-1, CREATE-11, BIND-1, BIND-2."""
 
-    created_from: str | None = _text()
-    workspace: str | None = _text()
+    created_from: str | None = field(default=None, converter=optional_text, validator=optional(min_len(1)))
+    workspace: str | None = field(default=None, converter=optional_text)
     work: WorkBinding | None = field(default=None, validator=optional(instance_of(WorkBinding)))
 
 
-def _unset_or(validator: Any) -> Any:
-    def check(instance: Any, attribute: Any, value: Any) -> None:
-        if value is not UNSET:
-            validator(instance, attribute, value)
-
-    return check
+def _text_update(value: str | Unset | None) -> str | Unset | None:
+    return value if isinstance(value, Unset) else optional_text(value)
 
 
-def _update(validator: Any, converter: Any = _clean) -> Any:
-    return field(default=UNSET, converter=converter, validator=_unset_or(validator))
+def _metadata_update(value: Mapping[str, Any] | Unset | None) -> Mapping[str, Any] | Unset | None:
+    return value if isinstance(value, Unset) else freeze_object(value)
 
 
 @frozen(kw_only=True)
@@ -207,12 +196,12 @@ class SessionUpdates:
     `metadata` merges by top-level key, whole values replaced; None clears all of it. Rule: CREATE-7.
     """
 
-    name: str | None | Unset = _update(_TEXT)
-    title: str | None | Unset = _update(_TEXT)
-    status: SessionStatus | Unset = _update(_STATUS)
-    input_context: str | None | Unset = _update(_TEXT)
-    result: str | None | Unset = _update(_TEXT)
-    metadata: Mapping[str, Any] | None | Unset = _update(_MAPPING, _freeze_mapping)
+    name: str | Unset | None = field(default=UNSET, converter=_text_update)
+    title: str | Unset | None = field(default=UNSET, converter=_text_update)
+    status: SessionStatus | Unset = field(default=UNSET, validator=in_((*_STATUSES, UNSET)))
+    input_context: str | Unset | None = field(default=UNSET, converter=_text_update)
+    result: str | Unset | None = field(default=UNSET, converter=_text_update)
+    metadata: Mapping[str, Any] | Unset | None = field(default=UNSET, converter=_metadata_update, hash=False)
 
 
 @frozen(kw_only=True)

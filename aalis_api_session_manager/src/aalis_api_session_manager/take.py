@@ -31,7 +31,9 @@ def one_to_one_with(
     only the same account counts.
     """
     chat, platform = room.origin_chat, room.origin_platform
-    if not declared or chat is None or platform is None or principal is None or not principal.user_id:
+    if not declared or chat is None or chat.multi_party or platform is None:
+        return False
+    if principal is None or not principal.user_id:
         return False
     if principal.platform == platform and principal.user_id == chat.target_id:
         return True

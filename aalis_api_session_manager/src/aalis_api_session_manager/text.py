@@ -8,27 +8,38 @@ A template holds `{name}` for a value, `{name:datetime}` and `{name:time}` for m
 
 import string
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
 
-from aalis_api_session_manager.values import freeze_json
+from aalis_api_session_manager.values import clean_text, freeze_json
 
 if TYPE_CHECKING:
     from aalis_api_session_manager.model import PlaceInfo, SessionInfo
 
-__all__ = ["TextRef", "add_texts", "place_label", "session_label", "template_of"]
+__all__ = ["TextRef", "add_texts", "place_label", "session_label", "template_of", "text_or_ref", "texts"]
 
 _DICTIONARY: dict[str, Mapping[str, str]] = {}
 
 
-def add_texts(texts: Mapping[str, Mapping[str, str]]) -> None:
-    """Add a package's texts: key -> language ("en", "zh_CN") -> template. Every text needs an "en"."""
-    for key, by_language in texts.items():
+def add_texts(added: Mapping[str, Mapping[str, str]]) -> None:
+    """Add a package's texts: key -> language ("en", "zh_CN") -> template.
+
+    Raises ValueError for a text without "en", and for a key that stands for another text already.
+    """
+    for key, by_language in added.items():
         if "en" not in by_language:
             raise ValueError(f"the text {key!r} has no English source")
-        _DICTIONARY[key] = by_language
+        if _DICTIONARY.setdefault(key, MappingProxyType(dict(by_language))) != by_language:
+            raise ValueError(f"the text {key!r} is added twice, and differs")
+
+
+def texts() -> Mapping[str, Mapping[str, str]]:
+    """Every text of the packages imported so far, as given to `add_texts`. A read-only view."""
+    return MappingProxyType(_DICTIONARY)
 
 
 def template_of(key: str, language: str) -> str | None:
@@ -53,7 +64,8 @@ _SOURCE = _SourceFormatter()
 class TextRef:
     """A text by key and parameters.
 
-    `fallback` is the source text as it was stored, read when no package of this process knows the key.
+    `fallback` is the source text as it was stored, read when no package of this process knows the key or
+    its parameters don't fit.
     """
 
     key: str
@@ -62,11 +74,17 @@ class TextRef:
 
     @property
     def source(self) -> str:
-        """The English text. What a model is given. Rule: LABEL-2."""
+        """The English text. What a model is given; never raises. Rule: LABEL-2."""
         template = template_of(self.key, "en")
-        if template is None:
-            return self.key if self.fallback is None else self.fallback
-        return _SOURCE.vformat(template, (), self.params)
+        if template is not None:
+            with suppress(LookupError, TypeError, ValueError, OverflowError, OSError):
+                return _SOURCE.vformat(template, (), self.params)
+        return self.key if self.fallback is None else self.fallback
+
+
+def text_or_ref(value: str | TextRef | None) -> str | TextRef | None:
+    """`clean_text` of a text; a TextRef and None stay as they are."""
+    return value if value is None or isinstance(value, TextRef) else clean_text(value)
 
 
 add_texts(
