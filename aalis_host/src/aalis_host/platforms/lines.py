@@ -67,26 +67,34 @@ async def read_chunks(fd: int) -> AsyncIterator[bytes]:
     interrupted, and nobody waits for this thread when the program ends.
     """
     loop = asyncio.get_running_loop()
-    queue: asyncio.Queue[bytes | OSError] = asyncio.Queue(_CHUNKS_AHEAD)
-
-    def put(item: bytes | OSError) -> None:
-        asyncio.run_coroutine_threadsafe(queue.put(item), loop).result()
+    queue: asyncio.Queue[bytes | OSError] = asyncio.Queue()
+    room = threading.Semaphore(_CHUNKS_AHEAD)
+    wanted = True
 
     def pump() -> None:
+        item: bytes | OSError = b"more"
         try:
-            try:
-                while chunk := os.read(fd, _CHUNK):
-                    put(chunk)
-                put(b"")
-            except OSError as error:
-                put(error)
-        except (asyncio.CancelledError, RuntimeError):
-            pass  # the loop has ended: nobody reads any more
+            while item and isinstance(item, bytes):
+                room.acquire()
+                if not wanted:
+                    return
+                try:
+                    item = os.read(fd, _CHUNK)
+                except OSError as error:
+                    item = error
+                loop.call_soon_threadsafe(queue.put_nowait, item)
+        except RuntimeError:
+            pass  # the loop is closed: the program ends
         finally:
             os.close(fd)
 
     threading.Thread(target=pump, name="aalis-read", daemon=True).start()
-    while item := await queue.get():
-        if isinstance(item, OSError):
-            raise item
-        yield item
+    try:
+        while item := await queue.get():
+            if isinstance(item, OSError):
+                raise item
+            yield item
+            room.release()
+    finally:
+        wanted = False
+        room.release()
