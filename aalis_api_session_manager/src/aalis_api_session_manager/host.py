@@ -28,8 +28,8 @@ T = TypeVar("T")
 class Inject:
     """The names of services that a plugin needs: `required` ones before it is activated."""
 
-    required: tuple[str, ...] = field(default=(), converter=tuple)
-    optional: tuple[str, ...] = field(default=(), converter=tuple)
+    required: tuple[str, ...] = field(default=(), converter=tuple[str, ...])
+    optional: tuple[str, ...] = field(default=(), converter=tuple[str, ...])
 
 
 @frozen(kw_only=True)
@@ -41,7 +41,7 @@ class PluginMeta:
 
     name: str
     subsystem: str | None = None
-    provides: tuple[str, ...] = field(default=(), converter=tuple)
+    provides: tuple[str, ...] = field(default=(), converter=tuple[str, ...])
     inject: Inject = field(factory=Inject)
     config: type | None = None
 

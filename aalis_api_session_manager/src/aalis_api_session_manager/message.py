@@ -114,7 +114,7 @@ class Message:
     user_id: str | None = field(default=None, converter=optional_text)
     user_name: str | None = field(default=None, converter=optional_text)
     message_id: str | None = field(default=None, converter=optional_text)
-    tool_calls: tuple[ToolCall, ...] = field(default=(), converter=tuple)
+    tool_calls: tuple[ToolCall, ...] = field(default=(), converter=tuple[ToolCall, ...])
     tool_call_id: str | None = field(default=None, converter=optional_text)
     name: str | None = field(default=None, converter=optional_text)
     archived: bool = False
@@ -132,7 +132,7 @@ class ToolCallContext:
 
     session_id: str
     platform: str | None = None
-    approve_for: tuple[Identity, ...] = field(default=(), converter=tuple)
+    approve_for: tuple[Identity, ...] = field(default=(), converter=tuple[Identity, ...])
     turn_id: str | None = None
 
 
@@ -179,7 +179,7 @@ class ClearRequest:
 
     scope: Literal["session", "all"]
     session_id: str | None = None
-    types: tuple[str, ...] = field(default=(), converter=tuple)
+    types: tuple[str, ...] = field(default=(), converter=tuple[str, ...])
     below_generation: int | None = None
 
     def __attrs_post_init__(self) -> None:
