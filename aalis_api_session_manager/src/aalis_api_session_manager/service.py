@@ -221,13 +221,14 @@ class HistoryOptions:
     """What to read of a session. Rules: HIST-2, HIST-3, HIST-4, HIST-9.
 
     `since_ts` and `until_ts` in milliseconds, both inclusive. `cursor` is one that an earlier result gave.
-    Left out: `limit` is the configured default, `include_archived` too.
+    Left out: `limit` is the configured default, `include_archived` too, `include_tools` False; with a cursor,
+    the window and both switches are the cursor's.
     """
 
     session_id: str
     limit: int | None = None
     include_archived: bool | None = None
-    include_tools: bool = False
+    include_tools: bool | None = None
     since_ts: int | None = None
     until_ts: int | None = None
     cursor: str | None = None
@@ -245,6 +246,8 @@ class HistoryRange:
 class HistoryResult:
     """The answer of `get_history`: messages oldest first, or `error` (then `ok` is False). Rules: HIST-2, HIST-9.
 
+    `denied`: the error is that this session may not be read (HIST-6).
+
     `older` and `newer` count the shown messages of the window that are left out before and after, exact up
     to 10,000 (10,001 stands for "more"). A cursor is given on each side where something is left out.
     """
@@ -252,6 +255,7 @@ class HistoryResult:
     ok: bool
     session_id: str
     error: TextRef | str | None = None
+    denied: bool = False
     limit: int = 0
     include_archived: bool = False
     include_tools: bool = False
@@ -261,7 +265,7 @@ class HistoryResult:
     newer: int = 0
     older_cursor: str | None = None
     newer_cursor: str | None = None
-    messages: tuple[Message, ...] = field(default=(), converter=tuple)
+    messages: tuple[Message, ...] = field(default=(), converter=tuple[Message, ...])
 
     @property
     def count(self) -> int:

@@ -1,0 +1,61 @@
+"""What was delegated to a session in the last 60 seconds, and the reminder made of it. Rule: DELEG-6."""
+
+import json
+from collections import deque
+from typing import Final
+
+from aalis_plugin_tool_session.dispatches import Delegation
+from aalis_plugin_tool_session.texts import text
+
+__all__ = ["RECENT_MS", "RecentDispatches"]
+
+RECENT_MS: Final = 60_000
+_SHOWN: Final = 5
+
+
+class RecentDispatches:
+    """The dispatches of the last 60 seconds, in order of time."""
+
+    def __init__(self) -> None:
+        self._all: deque[Delegation] = deque()
+        self._to: dict[str, deque[Delegation]] = {}
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def add(self, delegation: Delegation) -> None:
+        """It is sent now."""
+        self._all.append(delegation)
+        self._to.setdefault(delegation.target, deque()).append(delegation)
+
+    def reminder(self, target: str, now: int) -> str:
+        """The block to stand ahead of a task; empty when nothing was sent there lately.
+
+        It names sessions by their ids and carries nothing that was said in them.
+        """
+        self._expire(now)
+        earlier = self._to.get(target)
+        if not earlier:
+            return ""
+        shown = [earlier[-1 - i] for i in range(min(_SHOWN, len(earlier)))]
+        lines = [text("reminder.head", count=len(earlier))]
+        lines += [
+            text(
+                "reminder.line",
+                seconds=(now - one.at) // 1000,
+                source=json.dumps(one.source, ensure_ascii=False),
+                outcome=one.outcome or one.state.replace("_", " "),
+            )
+            for one in shown
+        ]
+        if len(earlier) > _SHOWN:
+            lines.append(text("reminder.more", count=len(earlier) - _SHOWN))
+        lines.append(text("reminder.foot"))
+        return "\n".join(line.source for line in lines) + "\n"
+
+    def _expire(self, now: int) -> None:
+        while self._all and self._all[0].at < now - RECENT_MS:
+            target = self._all.popleft().target
+            self._to[target].popleft()
+            if not self._to[target]:
+                del self._to[target]

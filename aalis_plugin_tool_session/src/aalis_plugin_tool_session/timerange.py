@@ -1,0 +1,101 @@
+"""Reading the times that a model sends. Pure but for the process's time zone. Rule: HIST-4.
+
+A time without an offset, and a bare date, are read in the process's zone. Where a clock change makes a wall-clock
+time happen twice, `since` takes the first and `until` the second; one that a change skips is moved on by as
+much as the clock was.
+"""
+
+import math
+from datetime import UTC, date, datetime, timedelta
+from typing import Any, Literal
+
+from aalis_api_session_manager.service import HistoryRange
+from aalis_plugin_tool_session.texts import Refused, text
+
+__all__ = ["local_iso", "read_range"]
+
+Bound = Literal["since", "until"]
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+_SHOWN = 60
+
+
+def read_range(*, since: Any, until: Any, within_minutes: Any, now: int) -> HistoryRange:
+    """The window that the arguments ask for, open where they ask for nothing. `now` in milliseconds.
+
+    `since` and `until` are text or integers, `within_minutes` a number; they win over it. Raises Refused for
+    what can't be read, a window that ends before it begins, and minutes that aren't above 0.
+    """
+    if since is not None or until is not None:
+        window = HistoryRange(
+            since_ts=None if since is None else _instant("since", since),
+            until_ts=None if until is None else _instant("until", until),
+        )
+        if window.since_ts is not None and window.until_ts is not None and window.since_ts > window.until_ts:
+            raise Refused(text("time.backwards", since=local_iso(window.since_ts), until=local_iso(window.until_ts)))
+        return window
+    if within_minutes is None:
+        return HistoryRange()
+    if type(within_minutes) not in (int, float) or not within_minutes > 0 or math.isinf(within_minutes):
+        raise Refused(text("argument.positive", name="within_minutes"))
+    return HistoryRange(since_ts=now - int(min(within_minutes * 60_000, now)))
+
+
+def local_iso(timestamp: int) -> str:
+    """Milliseconds since the epoch as ISO 8601 in the process's zone, with its offset.
+
+    A time outside of the years 1 to 9999 is given as its digits.
+    """
+    try:
+        moment = (_EPOCH + timedelta(milliseconds=timestamp)).astimezone()
+    except (OverflowError, ValueError, OSError):
+        return str(timestamp)
+    return moment.isoformat(timespec="milliseconds" if timestamp % 1000 else "seconds")
+
+
+def _instant(name: Bound, value: Any) -> int:
+    try:
+        if isinstance(value, str):
+            return _from_digits(name, value) if value.isascii() and value.isdigit() else _from_iso(name, value.strip())
+        if type(value) is int or (type(value) is float and value.is_integer()):
+            return _from_digits(name, str(int(value)))
+    except (ValueError, OverflowError, OSError):
+        pass
+    shown = str(value)
+    raise Refused(text("time.unreadable", name=name, value=repr(shown[:_SHOWN] + ("…" if len(shown) > _SHOWN else ""))))
+
+
+def _from_digits(name: Bound, digits: str) -> int:
+    match len(digits):
+        case 8:
+            return _from_iso(name, digits)
+        case 9 | 10:
+            return int(digits) * 1000
+        case 12 | 13 | 14:
+            return int(digits)
+    raise ValueError(digits)
+
+
+def _from_iso(name: Bound, iso: str) -> int:
+    try:
+        day = date.fromisoformat(iso)
+    except ValueError:
+        return _milliseconds(_in_zone(name, datetime.fromisoformat(iso)))
+    if name == "since":
+        return _milliseconds(_midnight(day))
+    return _milliseconds(_midnight(day + timedelta(days=1))) - 1
+
+
+def _midnight(day: date) -> datetime:
+    return datetime(day.year, day.month, day.day).astimezone()
+
+
+def _in_zone(name: Bound, moment: datetime) -> datetime:
+    if moment.tzinfo is not None:
+        return moment
+    first, second = moment.replace(fold=0).astimezone(UTC), moment.replace(fold=1).astimezone(UTC)
+    return max(first, second) if name == "until" else first
+
+
+def _milliseconds(moment: datetime) -> int:
+    return (moment - _EPOCH) // _MILLISECOND
