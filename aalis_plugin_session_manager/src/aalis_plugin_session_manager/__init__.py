@@ -1,0 +1,1 @@
+"""The session manager, a plugin driven by hooks."""

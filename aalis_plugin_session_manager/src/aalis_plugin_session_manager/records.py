@@ -1,0 +1,280 @@
+"""The stored forms: records with what only the store needs, to and from plain JSON.
+
+A damaged record raises `Damaged`; a field of the wrong type is dropped and named, unknown fields are kept
+and written back. Rule: STORE-4.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, get_args
+
+from attrs import evolve, field, frozen
+
+from aalis_api_session_manager.kinds import session_kind
+from aalis_api_session_manager.model import (
+    LastTurn,
+    OriginChat,
+    PlaceInfo,
+    PlaceKind,
+    SessionInfo,
+    SessionStatus,
+    TokenCount,
+    WorkBinding,
+)
+from aalis_api_session_manager.values import freeze_json
+from aalis_api_session_manager.wire import from_json, to_json
+
+__all__ = [
+    "Damaged",
+    "DeletionIntent",
+    "PlaceRecord",
+    "SessionRecord",
+    "TurnLease",
+    "decode_intent",
+    "decode_lease",
+    "decode_place",
+    "decode_session",
+    "encode_intent",
+    "encode_lease",
+    "encode_place",
+    "encode_session",
+]
+
+_NOTHING: Mapping[str, Any] = {}
+
+
+class Damaged(Exception):
+    """A stored record that can't be read; it stays on disk as it is."""
+
+
+@frozen
+class SessionRecord:
+    """A session as stored: without children, which are derived.
+
+    `generation` is the id's when the record was made, `completions` counts `complete_session`, `extra` holds
+    the fields that this version doesn't know.
+    """
+
+    info: SessionInfo
+    generation: int = 0
+    completions: int = 0
+    extra: Mapping[str, Any] = field(default=_NOTHING, hash=False)
+
+    def with_info(self, **changes: Any) -> "SessionRecord":
+        """The record with some of the session's fields replaced."""
+        return SessionRecord(evolve(self.info, **changes), self.generation, self.completions, self.extra)
+
+
+@frozen(kw_only=True)
+class PlaceRecord:
+    """A place as stored. Rule: PLACE-5."""
+
+    info: PlaceInfo
+    root: str | None = None
+    created_at: int
+    updated_at: int
+    extra: Mapping[str, Any] = field(default=_NOTHING, hash=False)
+
+
+@frozen(kw_only=True)
+class TurnLease:
+    """A running turn. `expires_at` in milliseconds; `host` names the running host. Rule: TURN-6."""
+
+    turn_id: str
+    session_id: str
+    source: str | None
+    host: str
+    expires_at: int
+
+
+@frozen(kw_only=True)
+class DeletionIntent:
+    """A deletion that has begun and isn't finished: ids by level, deepest first, the root last.
+
+    `generations` is what each id's generation rose to. Rule: DELETE-4.
+    """
+
+    levels: tuple[tuple[str, ...], ...]
+    generations: Mapping[str, int]
+    parent_id: str | None
+    host: str
+    started_at: int
+
+
+def _typed(kind: type) -> Callable[[Any], Any]:
+    def check(value: Any) -> Any:
+        if type(value) is not kind:
+            raise TypeError
+        return value
+
+    return check
+
+
+def _status(value: Any) -> Any:
+    if value not in get_args(SessionStatus):
+        raise ValueError
+    return value
+
+
+def _record(cls: type) -> Callable[[Any], Any]:
+    return lambda value: from_json(value, cls)
+
+
+def _object(value: Any) -> Any:
+    if type(value) is not dict:
+        raise TypeError
+    return freeze_json(value)
+
+
+_text, _integer = _typed(str), _typed(int)
+_SESSION: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "id": ("id", _text),
+    "name": ("name", _text),
+    "title": ("title", _text),
+    "parentId": ("parent_id", _text),
+    "status": ("status", _status),
+    "createdAt": ("created_at", _integer),
+    "updatedAt": ("updated_at", _integer),
+    "createdFrom": ("created_from", _text),
+    "inputContext": ("input_context", _text),
+    "result": ("result", _text),
+    "metadata": ("metadata", _object),
+    "originPlatform": ("origin_platform", _text),
+    "originChat": ("origin_chat", _record(OriginChat)),
+    "workspace": ("workspace", _text),
+    "work": ("work", _record(WorkBinding)),
+    "currentDir": ("current_dir", _text),
+    "originInstance": ("origin_instance", _text),
+    "lastReplyAt": ("last_reply_at", _integer),
+    "lastTurn": ("last_turn", _record(LastTurn)),
+    "tokens": ("tokens", _record(TokenCount)),
+}
+_ENVELOPE = {"generation", "completions"}
+_DERIVED = {"children", "kind"}
+_ROOT_ONLY = ("created_from", "origin_platform", "origin_chat", "origin_instance", "workspace", "work")
+
+
+def decode_session(key: str, data: Any) -> tuple[SessionRecord, list[str]]:
+    """The record and the names of fields that were dropped. Raises Damaged."""
+    if type(data) is not dict:
+        raise Damaged("it isn't a JSON object")
+    if data.get("id") != key:
+        raise Damaged("its id isn't its key")
+    fields: dict[str, Any] = {}
+    extra: dict[str, Any] = {}
+    dropped: list[str] = []
+    for name, value in data.items():
+        known = _SESSION.get(name)
+        if known is not None:
+            if value is not None:
+                try:
+                    fields[known[0]] = known[1](value)
+                except Exception:
+                    dropped.append(name)
+        elif name not in _DERIVED and name not in _ENVELOPE:
+            extra[name] = value
+    if "parent_id" in fields:
+        for name in _ROOT_ONLY:
+            fields.pop(name, None)
+    fields.setdefault("status", "completed")
+    fields.setdefault("created_at", fields.get("updated_at", 0))
+    fields.setdefault("updated_at", fields["created_at"])
+    kind = session_kind(fields.get("parent_id"), fields.get("origin_platform"))
+    generation, completions = data.get("generation"), data.get("completions")
+    record = SessionRecord(
+        SessionInfo(kind=kind, **fields),
+        generation if type(generation) is int else 0,
+        completions if type(completions) is int else 0,
+        extra or _NOTHING,
+    )
+    return record, dropped
+
+
+def encode_session(record: SessionRecord) -> dict[str, Any]:
+    """Plain JSON for the store."""
+    data: dict[str, Any] = {**record.extra, **to_json(record.info)}
+    del data["children"]
+    if record.generation:
+        data["generation"] = record.generation
+    if record.completions:
+        data["completions"] = record.completions
+    return data
+
+
+_PLACE = {"key", "kind", "name", "root", "metadata", "createdAt", "updatedAt"}
+
+
+def _valid(data: Mapping[str, Any], names: Iterable[str], check: Callable[[Any], Any], dropped: list[str]) -> list[Any]:
+    values = []
+    for name in names:
+        value = data.get(name)
+        if value is not None:
+            try:
+                value = check(value)
+            except (TypeError, ValueError):
+                dropped.append(name)
+                value = None
+        values.append(value)
+    return values
+
+
+def decode_place(key: str, data: Any) -> tuple[PlaceRecord, list[str]]:
+    """The record and the names of fields that were dropped. Raises Damaged."""
+    if type(data) is not dict:
+        raise Damaged("it isn't a JSON object")
+    if data.get("key") != key:
+        raise Damaged("its key isn't the one it is stored under")
+    if data.get("kind") not in get_args(PlaceKind):
+        raise Damaged("it has no kind")
+    dropped: list[str] = []
+    name, root = _valid(data, ("name", "root"), _text, dropped)
+    (metadata,) = _valid(data, ("metadata",), _object, dropped)
+    created_at, updated_at = _valid(data, ("createdAt", "updatedAt"), _integer, dropped)
+    record = PlaceRecord(
+        info=PlaceInfo(kind=data["kind"], key=key, name=name, metadata=metadata),
+        root=root,
+        created_at=created_at or 0,
+        updated_at=updated_at or created_at or 0,
+        extra={name: value for name, value in data.items() if name not in _PLACE} or _NOTHING,
+    )
+    return record, dropped
+
+
+def encode_place(record: PlaceRecord) -> dict[str, Any]:
+    """Plain JSON for the store."""
+    root = {} if record.root is None else {"root": record.root}
+    times = {"createdAt": record.created_at, "updatedAt": record.updated_at}
+    return {**record.extra, **to_json(record.info), **root, **times}
+
+
+def decode_lease(key: str, data: Any) -> tuple[TurnLease, list[str]]:
+    """Raises Damaged."""
+    return _whole(TurnLease, data), []
+
+
+def encode_lease(lease: TurnLease) -> dict[str, Any]:
+    """Plain JSON for the store."""
+    return dict(to_json(lease))
+
+
+def decode_intent(key: str, data: Any) -> tuple[DeletionIntent, list[str]]:
+    """Raises Damaged."""
+    return _whole(DeletionIntent, data), []
+
+
+def encode_intent(intent: DeletionIntent) -> dict[str, Any]:
+    """Plain JSON for the store."""
+    return dict(to_json(intent))
+
+
+def _whole(cls: type, data: Any) -> Any:
+    try:
+        return from_json(data, cls)
+    except Exception as error:
+        raise Damaged(str(error)) from error
+
+
+def merged(old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """Metadata merged by top-level key, whole values replaced; None clears. Rule: CREATE-7."""
+    if new is None or not old:
+        return new
+    return freeze_json({**old, **new})  # type: ignore[no-any-return]

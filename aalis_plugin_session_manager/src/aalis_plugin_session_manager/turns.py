@@ -1,0 +1,223 @@
+"""Running turns: status, last turn, last reply, tokens, and the leases that outlive a crash.
+
+Rules: TURN-1 to TURN-6, USAGE-1.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import regex
+from attrs import evolve, frozen
+
+from aalis_api_session_manager.message import LlmUsage, TurnEnd, TurnStart
+from aalis_api_session_manager.model import LastTurn, TokenCount, TurnOutcome
+from aalis_api_session_manager.text import TextRef
+from aalis_plugin_session_manager.collection import Collection
+from aalis_plugin_session_manager.records import SessionRecord, TurnLease
+from aalis_plugin_session_manager.store import Edit, RecordStore
+from aalis_plugin_session_manager.texts import INTERRUPTED
+
+__all__ = ["LEASE_MS", "RENEW_MS", "Turns", "cut_graphemes"]
+
+log = logging.getLogger(__name__)
+
+LEASE_MS = 15_000
+"""How long a lease holds without being renewed."""
+RENEW_MS = 5_000
+"""How often it is renewed."""
+ERROR_LIMIT = 200
+"""Characters of an error that are kept. Rule: TURN-2."""
+
+
+def cut_graphemes(text: str, limit: int) -> str:
+    """At most `limit` code points, never ending inside a grapheme."""
+    if len(text) <= limit:
+        return text
+    end = 0
+    for match in regex.finditer(r"\X", text):
+        if match.end() > limit:
+            break
+        end = match.end()
+    return text[:end]
+
+
+@frozen
+class _Running:
+    session_id: str
+    generation: int
+
+
+class Turns:
+    """The turns of this process by id, and the leases of all processes."""
+
+    def __init__(
+        self,
+        store: RecordStore,
+        sessions: Collection[SessionRecord],
+        leases: Collection[TurnLease],
+        host_id: str,
+        now: Callable[[], int],
+        generation_of: Callable[[str], int],
+    ) -> None:
+        self._store = store
+        self._sessions = sessions
+        self._leases = leases
+        self._host_id = host_id
+        self._now = now
+        self._generation_of = generation_of
+        self._running: dict[str, _Running] = {}
+        self._by_session: dict[str, set[str]] = {}
+
+    # --- the hooks
+
+    def started(self, turn: TurnStart) -> None:
+        """The session is active; a lease says who runs it. Rules: TURN-1, TURN-6."""
+        generation = self._generation_of(turn.session_id)
+        self._running[turn.turn_id] = _Running(turn.session_id, generation)
+        if self._sessions.get(turn.session_id) is None:
+            return
+        self._by_session.setdefault(turn.session_id, set()).add(turn.turn_id)
+        now = self._now()
+        lease = TurnLease(
+            turn_id=turn.turn_id,
+            session_id=turn.session_id,
+            source=turn.message.source,
+            host=self._host_id,
+            expires_at=now + LEASE_MS,
+        )
+
+        def activate(record: SessionRecord | None) -> SessionRecord | None:
+            if record is None or record.generation != generation:
+                return record
+            return record.with_info(status="active", updated_at=max(now, record.info.updated_at))
+
+        self._store.change(
+            turn.session_id,
+            Edit(self._sessions, turn.session_id, activate),
+            Edit(self._leases, turn.turn_id, lambda _: lease),
+        )
+
+    def ended(self, turn: TurnEnd) -> None:
+        """Outcome, reply time, and the status when it was the last. Rules: TURN-1 to TURN-5."""
+        running = self._running.pop(turn.turn_id, None)
+        if running is None:
+            return
+        turns = self._by_session.get(running.session_id, set())
+        turns.discard(turn.turn_id)
+        if not turns:
+            self._by_session.pop(running.session_id, None)
+        if self._sessions.get(running.session_id) is None and self._leases.get(turn.turn_id) is None:
+            return
+        outcome = turn.outcome or "silent"
+        error = _kept(turn.error) if outcome == "error" else None
+        self._close(turn.turn_id, running.session_id, running.generation, outcome, error, turn.ended_at)
+
+    def used(self, usage: LlmUsage) -> None:
+        """Rule: USAGE-1."""
+        session_id = usage.session_id
+        if session_id is None or self._sessions.get(session_id) is None:
+            return
+        input_tokens, output_tokens = max(usage.input_tokens, 0), max(usage.output_tokens, 0)
+        if not input_tokens and not output_tokens:
+            return
+
+        def add(record: SessionRecord | None) -> SessionRecord | None:
+            if record is None:
+                return None
+            tokens = record.info.tokens or TokenCount()
+            return record.with_info(
+                tokens=TokenCount(input=tokens.input + input_tokens, output=tokens.output + output_tokens)
+            )
+
+        self._store.soon(Edit(self._sessions, session_id, add))
+
+    # --- closing
+
+    def _close(
+        self,
+        turn_id: str,
+        session_id: str,
+        generation: int,
+        outcome: TurnOutcome,
+        error: str | TextRef | None,
+        ended_at: int,
+        lease_fold: Callable[[Any], Any] = lambda lease: None,
+    ) -> None:
+        last = self.count(session_id, leaving=turn_id) == 0
+        last_turn = LastTurn(outcome=outcome, ended_at=ended_at, error=error)
+
+        def close(record: SessionRecord | None) -> SessionRecord | None:
+            if record is None or record.generation != generation:
+                return record
+            changes: dict[str, Any] = {"last_turn": last_turn, "updated_at": max(ended_at, record.info.updated_at)}
+            if outcome == "replied":
+                changes["last_reply_at"] = ended_at
+            if last and record.info.status == "active":
+                changes["status"] = _closed_status(outcome)
+            return record.with_info(**changes)
+
+        self._store.change(session_id, Edit(self._sessions, session_id, close), Edit(self._leases, turn_id, lease_fold))
+
+    def count(self, session_id: str, leaving: str | None = None) -> int:
+        """How many turns of the session run, in any process; `leaving` isn't counted."""
+        local = self._by_session.get(session_id, set())
+        foreign = {lease.turn_id for lease in self._leases.values() if lease.session_id == session_id}
+        return len((local | foreign) - {leaving})
+
+    def lease_ended_elsewhere(self, lease: TurnLease) -> None:
+        """Another process removed a lease. Two that end at once may each have seen the other's turn still
+        running, and neither closed the session: then it is closed here."""
+        record = self._sessions.get(lease.session_id)
+        if record is None or record.info.status != "active" or self.count(lease.session_id):
+            return
+
+        def close(record: SessionRecord | None) -> SessionRecord | None:
+            if record is None or record.info.status != "active" or record.info.last_turn is None:
+                return record
+            return record.with_info(status=_closed_status(record.info.last_turn.outcome))
+
+        self._store.change(lease.session_id, Edit(self._sessions, lease.session_id, close))
+
+    def renew(self) -> None:
+        """Keep the leases of this process alive. One commit for all."""
+        expires_at = self._now() + LEASE_MS
+
+        def longer(lease: TurnLease | None) -> TurnLease | None:
+            return None if lease is None else evolve(lease, expires_at=expires_at)
+
+        mine = [lease.turn_id for lease in self._leases.values() if lease.turn_id in self._running]
+        if mine:
+            self._store.change(self._host_id, *(Edit(self._leases, turn_id, longer) for turn_id in mine))
+
+    def close_expired(self) -> None:
+        """Close the turns whose process is gone. Rule: TURN-6."""
+        now = self._now()
+        for lease in list(self._leases.values()):
+            if lease.expires_at >= now or lease.turn_id in self._running:
+                continue
+            log.warning("session %r: a turn was interrupted, its process is gone", lease.session_id)
+
+            def still_expired(stored: TurnLease | None) -> TurnLease | None:
+                if stored is None or stored.expires_at >= now:
+                    raise LookupError("the turn was renewed or closed meanwhile")
+                return None
+
+            record = self._sessions.get(lease.session_id)
+            generation = 0 if record is None else record.generation
+            self._close(lease.turn_id, lease.session_id, generation, "aborted", INTERRUPTED, now, still_expired)
+
+    @property
+    def lease_count(self) -> int:
+        """How many turns run, in all processes."""
+        return sum(1 for _ in self._leases.values())
+
+
+def _closed_status(outcome: TurnOutcome) -> str:
+    return "error" if outcome == "error" else "completed"
+
+
+def _kept(error: str | TextRef | None) -> str | TextRef | None:
+    if isinstance(error, str):
+        return cut_graphemes(error, ERROR_LIMIT) or None
+    return error
