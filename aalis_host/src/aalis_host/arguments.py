@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError
@@ -50,7 +50,7 @@ def lenient(value: Any, schema: Mapping[str, Any]) -> Any:
 
 def problems(arguments: dict[str, Any], validator: Draft202012Validator) -> list[str]:
     """What is wrong with arguments, each in words that say what is allowed; unknown names first."""
-    schema: Mapping[str, Any] = validator.schema
+    schema = cast(Mapping[str, Any], validator.schema)
     known = schema.get("properties", {})
     unknown = [] if schema.get("additionalProperties", False) else sorted(set(arguments) - set(known))
     found = [f"there is no argument {name!r}{did_you_mean(name, known)}" for name in unknown]
@@ -96,13 +96,15 @@ _READ: Mapping[str, Callable[[Any], Any]] = {"integer": _integer, "number": _num
 
 def _in_words(error: ValidationError) -> Iterator[str]:
     where = ".".join(map(str, error.path)) or "the arguments"
-    allowed = error.validator_value
+    allowed = cast(Any, error.validator_value)
     match error.validator:
         case "required":
             under = "".join(f"{part}." for part in error.path)
-            yield from (f"the argument '{under}{name}' is missing" for name in allowed if name not in error.instance)
+            yield from (
+                f"the argument '{under}{name}' is missing" for name in allowed if name not in cast(Any, error.instance)
+            )
         case "type":
-            yield f"{where} must be {' or '.join(_types(error.schema))}"
+            yield f"{where} must be {' or '.join(_types({'type': allowed}))}"
         case "enum":
             yield f"{where} must be one of {', '.join(map(repr, allowed))}"
         case "minimum":

@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import NoneType
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, cast, get_args, get_origin
 from urllib.parse import urlsplit, urlunsplit
 
 import attrs
@@ -177,10 +177,12 @@ def setting_rows(loaded: Loaded) -> list[SettingRow]:
 def plugin_rows(name: str, config: type | None, loaded: Loaded) -> list[SettingRow]:
     """Every setting of a plugin, from the attrs class that its `meta` names; key `plugins.<name>.<setting>`."""
     table = loaded.settings.plugins.get(name, {})
+    if config is None:
+        return []
+    defaults = config()
     rows = []
-    for attribute in attrs.fields(config) if config is not None else ():
-        key, default = camel(attribute.name), attribute.default
-        default = default.factory() if isinstance(default, attrs.Factory) else default
+    for attribute in attrs.fields(config):
+        key, default = camel(attribute.name), getattr(defaults, attribute.name)
         rows.append(
             SettingRow(
                 key=f"plugins.{name}.{key}",
@@ -193,16 +195,18 @@ def plugin_rows(name: str, config: type | None, loaded: Loaded) -> list[SettingR
     return rows
 
 
-def _leaves(cls: type, prefix: str = "") -> Iterator[tuple[str, "attrs.Attribute[Any]"]]:
-    for attribute in attrs.fields(attrs.resolve_types(cls)):
-        if attrs.has(attribute.type):
-            yield from _leaves(attribute.type, f"{prefix}{attribute.name}.")
-        elif prefix + attribute.name != "plugins":
-            yield prefix + attribute.name, attribute
+_SECTIONS: Mapping[str, type] = {"model": ModelSettings, "agent": AgentSettings, "authority": AuthoritySettings}
 
 
-_SETTINGS: Mapping[str, "attrs.Attribute[Any]"] = dict(_leaves(Settings))
-_SECTIONS = {key.rpartition(".")[0] for key in _SETTINGS} - {""}
+def _leaves() -> Iterator[tuple[str, "attrs.Attribute[Any]"]]:
+    for attribute in attrs.fields(Settings):
+        if attribute.name in _SECTIONS:
+            yield from ((f"{attribute.name}.{leaf.name}", leaf) for leaf in attrs.fields(_SECTIONS[attribute.name]))
+        elif attribute.name != "plugins":
+            yield attribute.name, attribute
+
+
+_SETTINGS: Mapping[str, "attrs.Attribute[Any]"] = dict(_leaves())
 
 
 def _make_converter() -> Converter:
@@ -270,7 +274,7 @@ def _checked(key: str, value: Any, where: str) -> Any:
     if attribute is None:
         raise ConfigError(f"{where}: no such setting{_nearest(key)}")
     try:
-        structured = _CONVERTER.structure(value, attribute.type)
+        structured: Any = _CONVERTER.structure(value, cast(type, attribute.type))
     except Exception as error:
         raise ConfigError(f"{where}: must be {_allowed(attribute.type)}, not {value!r}") from error
     if attribute.validator is not None:
@@ -282,7 +286,7 @@ def _checked(key: str, value: Any, where: str) -> Any:
 
 
 def _nearest(key: str) -> str:
-    names = [*_SETTINGS, *(f"{section}" for section in _SECTIONS), "plugins"]
+    names = [*_SETTINGS, *_SECTIONS, "plugins"]
     last = {name.rpartition(".")[2]: name for name in names}
     near = difflib.get_close_matches(key, names, n=1) or [
         last[name] for name in difflib.get_close_matches(key.rpartition(".")[2], list(last), n=1)
@@ -322,7 +326,7 @@ def _build(values: Mapping[str, Any], plugins: Mapping[str, Mapping[str, Any]]) 
     for key, value in values.items():
         section, _, name = key.rpartition(".")
         (sections[section] if section else top)[name] = value
-    made = {a.name: a.type(**sections[a.name]) for a in attrs.fields(Settings) if a.name in sections}
+    made = {section: _SECTIONS[section](**own) for section, own in sections.items()}
     return Settings(**top, **made, plugins=plugins)
 
 

@@ -23,9 +23,7 @@ def stored(message: IncomingMessage, session_id: str, now: int) -> Message:
 
     What the bot's own account sent is the assistant's.
     """
-    made_by = {
-        key: value for key, value in (("source", message.source), ("triggerType", message.trigger_type)) if value
-    }
+    made_by = {"source": message.source, "triggerType": message.trigger_type}
     return Message(
         session_id=session_id,
         role="assistant" if message.own else "user",
@@ -35,7 +33,7 @@ def stored(message: IncomingMessage, session_id: str, now: int) -> Message:
         user_id=message.user_id,
         user_name=message.user_name,
         message_id=message.message_id,
-        metadata=made_by or None,
+        metadata={key: value for key, value in made_by.items() if value} or None,
     )
 
 

@@ -68,7 +68,7 @@ class _Formatter(string.Formatter):
         if format_spec == "time":
             return time
         date = format_date(when, _short_date(self._locale), locale=self._locale)
-        pattern = get_datetime_format("short", locale=self._locale)
+        pattern = str(get_datetime_format("short", locale=self._locale))
         return pattern.replace("'", "").replace("{0}", time).replace("{1}", date)
 
 

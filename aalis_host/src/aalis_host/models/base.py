@@ -24,7 +24,7 @@ class ModelMessage:
 
     role: Literal["system", "user", "assistant", "tool"]
     content: str
-    tool_calls: tuple[ToolCall, ...] = field(default=(), converter=tuple)
+    tool_calls: tuple[ToolCall, ...] = field(default=(), converter=tuple[ToolCall, ...])
     tool_call_id: str | None = None
 
 
@@ -33,7 +33,7 @@ class ModelReply:
     """A whole answer: text, calls of tools, and the tokens it took."""
 
     content: str = ""
-    tool_calls: tuple[ToolCall, ...] = field(default=(), converter=tuple)
+    tool_calls: tuple[ToolCall, ...] = field(default=(), converter=tuple[ToolCall, ...])
     input_tokens: int = 0
     output_tokens: int = 0
 
