@@ -1,0 +1,110 @@
+"""The SQLite file: how it is opened, made and brought up to date."""
+
+import sqlite3
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from aalis_api_session_manager.errors import ConfigError, StorageError
+from aalis_host.memory.readers import ReadStore
+from aalis_host.memory.sqlite_reads import SqliteReads
+from aalis_host.memory.sqlite_schema import APPLICATION_ID, STEPS
+from aalis_host.memory.sqlite_writes import LOCK_SECONDS, SqliteWrites, begin_immediate
+from aalis_host.memory.upgrades import upgrade
+from aalis_host.memory.writer import WriteStore
+
+__all__ = ["SqliteBackend"]
+
+READERS: Final = 2
+"""One long read doesn't hold up the next."""
+
+
+class SqliteBackend:
+    """A database file. `now` in milliseconds since the epoch."""
+
+    poll_seconds = 0.05
+
+    def __init__(self, path: Path, read_only: bool, now: Callable[[], int]) -> None:
+        self.path = path
+        self.read_only = read_only
+        self._now = now
+
+    def open_writer(self) -> WriteStore:
+        db = self._connect("rwc")
+        try:
+            self._use_wal(db)
+            db.execute("PRAGMA synchronous = FULL")
+            self._prepare(db)
+        except BaseException as error:
+            db.close()
+            raise self._explained(error) from error
+        return SqliteWrites(db, self._now)
+
+    def open_readers(self) -> list[ReadStore]:
+        if not self.path.exists():
+            raise ConfigError(f"there is no database {str(self.path)!r}")
+        stores: list[ReadStore] = []
+        try:
+            for _ in range(READERS):
+                db = self._connect("rw")
+                stores.append(SqliteReads(db))
+                db.execute("PRAGMA query_only = ON")
+                db.execute(f"PRAGMA busy_timeout = {LOCK_SECONDS * 1000:.0f}")
+                self._check(db)
+        except BaseException as error:
+            for store in stores:
+                store.close()
+            raise self._explained(error) from error
+        return stores
+
+    def _connect(self, mode: str) -> sqlite3.Connection:
+        try:
+            return sqlite3.connect(
+                f"{self.path.absolute().as_uri()}?mode={mode}",
+                uri=True,
+                timeout=0,
+                isolation_level=None,
+                check_same_thread=False,
+            )
+        except sqlite3.Error as error:
+            raise self._explained(error) from error
+
+    def _use_wal(self, db: sqlite3.Connection) -> None:
+        """Two processes that open a new file at once: the switch doesn't wait for a lock by itself."""
+        deadline = time.monotonic() + LOCK_SECONDS
+        while True:
+            try:
+                db.execute("PRAGMA journal_mode = WAL")
+                return
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                    raise
+            time.sleep(0.005)
+
+    def _prepare(self, db: sqlite3.Connection) -> None:
+        begin_immediate(db)
+        if db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+            self._check(db)
+        else:
+            db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        version = db.execute("PRAGMA user_version").fetchone()[0]
+        reached = upgrade(str(self.path), version, STEPS, db.execute)
+        if reached > version:
+            db.execute(f"PRAGMA user_version = {reached}")
+        db.execute("COMMIT")
+
+    def _check(self, db: sqlite3.Connection) -> None:
+        if db.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
+            raise ConfigError(f"{str(self.path)!r} isn't a database of this program")
+        version = db.execute("PRAGMA user_version").fetchone()[0]
+        upgrade(str(self.path), max(version, len(STEPS)), STEPS, db.execute)
+
+    def _explained(self, error: BaseException) -> BaseException:
+        if not isinstance(error, sqlite3.Error):
+            return error
+        if not self.path.parent.is_dir():
+            return ConfigError(f"there is no folder {str(self.path.parent)!r} for the database")
+        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_NOTADB or self.path.is_dir():
+            return ConfigError(f"{str(self.path)!r} isn't a database")
+        return StorageError(f"the database {str(self.path)!r} can't be opened: {error}")

@@ -1,0 +1,26 @@
+"""Schema versions: one mechanism for every back end.
+
+A schema is a list of steps. Step n brings a database from version n to n + 1, in the transaction that also stores
+the new number; a step that was released is never edited.
+"""
+
+from collections.abc import Callable, Sequence
+
+from aalis_api_session_manager.errors import ConfigError
+
+__all__ = ["upgrade"]
+
+
+def upgrade(where: str, version: int, steps: Sequence[Sequence[str]], execute: Callable[[str], object]) -> int:
+    """Run the steps that are missing and answer the version reached; the caller commits and stores it.
+
+    Raises ConfigError when a newer program made the database.
+    """
+    if version > len(steps):
+        raise ConfigError(
+            f"{where} was made by a newer version of this program "
+            f"(its schema is {version}, this program knows up to {len(steps)}): update the program"
+        )
+    for statement in (statement for step in steps[version:] for statement in step):
+        execute(statement)
+    return len(steps)

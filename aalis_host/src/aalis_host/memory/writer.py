@@ -1,0 +1,249 @@
+"""The writer thread: everything that waits is committed together, and nothing that was accepted gets lost.
+
+Callers queue a job and await its future. One thread takes all jobs that wait, does them in one transaction and
+reports them in one call to the event loop. When the transaction fails, each piece of work is tried again in a
+transaction of its own, so that one that the back end refuses never rejects its neighbours.
+"""
+
+import asyncio
+import itertools
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from queue import Empty, SimpleQueue
+from typing import Any, Final, Literal, Protocol
+
+from attrs import define, field, frozen
+
+from aalis_api_session_manager.errors import StorageError
+from aalis_api_session_manager.memory import Changeset, Outcome, SaveResult
+from aalis_api_session_manager.message import Message
+
+__all__ = ["CLOSE_SECONDS", "Archive", "Clear", "Job", "Save", "WriteStore", "Writer"]
+
+_log = logging.getLogger(__name__)
+
+CLOSE_SECONDS: Final = 10.0
+"""How long closing waits for what is queued."""
+
+MAX_WAITING: Final = 10_000
+"""More jobs than these are not taken in; their callers wait."""
+
+MAX_GROUP: Final = 1_000
+"""Jobs that share one transaction."""
+
+Kind = Literal["save", "archive", "clear", "commit"]
+
+
+@frozen
+class Save:
+    """Store a message; `generation` None means the stored one."""
+
+    session_id: str
+    message: Message
+    generation: int | None
+
+
+@frozen
+class Archive:
+    """Archive all but the newest `keep` shown messages."""
+
+    session_id: str
+    keep: int
+
+
+@frozen
+class Clear:
+    """Remove messages: of one session or (None) of all, of lower generations or (None) of every one."""
+
+    session_id: str | None
+    below_generation: int | None
+
+
+class WriteStore(Protocol):
+    """The back end's side, used by the writer thread alone. Each kind of work takes a list of pieces and answers
+    a result for each; an exception means that the transaction has to be rolled back."""
+
+    @property
+    def revision(self) -> int:
+        """The counter's value, as far as this store has committed or read it."""
+        ...
+
+    def begin(self) -> None:
+        """Start a transaction that nobody else's write can come between."""
+        ...
+
+    def end(self) -> None:
+        """Commit, durably."""
+        ...
+
+    def undo(self) -> None:
+        """Roll back, whatever state the transaction is in. Never raises."""
+        ...
+
+    def save(self, pieces: Sequence[Save]) -> list[SaveResult]: ...
+    def archive(self, pieces: Sequence[Archive]) -> list[int]: ...
+    def clear(self, pieces: Sequence[Clear]) -> list[int]: ...
+    def commit(self, pieces: Sequence[Changeset]) -> list[Outcome]: ...
+
+    def close(self) -> None: ...
+
+
+@define(eq=False)
+class Job:
+    """Work that one caller awaits: pieces of one kind, a result or an exception for each."""
+
+    kind: Kind
+    pieces: Sequence[Any]
+    future: asyncio.Future[list[Any]]
+    results: list[Any] = field(factory=list)
+
+    @property
+    def names(self) -> list[str]:
+        """What the work is about, for the log."""
+        return [_name(piece) for piece in self.pieces]
+
+
+def _name(piece: Any) -> str:
+    match piece:
+        case Save():
+            return f"a message of session {piece.session_id!r}"
+        case Archive():
+            return f"archiving session {piece.session_id!r}"
+        case Clear():
+            return "clearing all" if piece.session_id is None else f"clearing session {piece.session_id!r}"
+        case _:
+            return " + ".join(f"{change.namespace}/{change.key}" for change in piece.changes)
+
+
+class Writer:
+    """Owns the write store and its thread. All methods belong to the event loop it was made in."""
+
+    def __init__(self, store: WriteStore, committed: Callable[[int], None]) -> None:
+        """`committed` is called in the event loop with the counter's value after each group."""
+        self._store = store
+        self._committed = committed
+        self._loop = asyncio.get_running_loop()
+        self._free = asyncio.Semaphore(MAX_WAITING)
+        self._queue: SimpleQueue[Job | None] = SimpleQueue()
+        self._pending: set[Job] = set()
+        self._closed = False
+        self._ended = self._loop.create_future()
+        self._thread = threading.Thread(target=self._run, name="aalis-memory-writer", daemon=True)
+        self._thread.start()
+
+    async def submit(self, kind: Kind, pieces: Sequence[Any]) -> list[Any]:
+        """Do the work durably; a result or an exception for each piece.
+
+        A caller that is cancelled loses only its waiting. Raises StorageError when the memory is closed.
+        """
+        await self._free.acquire()
+        if self._closed:
+            self._free.release()
+            raise StorageError("the memory is closed")
+        job = Job(kind, pieces, self._loop.create_future())
+        self._pending.add(job)
+        self._queue.put(job)
+        return await job.future
+
+    async def close(self) -> None:
+        """Flush what is queued, for at most CLOSE_SECONDS; then say what could not be stored."""
+        if not self._closed:
+            self._closed = True
+            self._queue.put(None)
+        await asyncio.wait((self._ended,), timeout=CLOSE_SECONDS)
+        lost = [name for job in self._pending for name in job.names]
+        if lost:
+            _log.error("closing: %d changes could not be stored in time: %s", len(lost), "; ".join(lost[:20]))
+        for job in list(self._pending):
+            if not job.future.done():
+                job.future.set_exception(StorageError("closing: the change could not be stored in time"))
+
+    def _run(self) -> None:
+        stopping = False
+        while not stopping:
+            group, stopping = self._next_group()
+            try:
+                self._do(group)
+            except BaseException as error:  # the thread must outlive whatever happens in a group
+                _log.exception("the writer failed")
+                for job in group:
+                    job.results = [_storage_error(error)] * len(job.pieces)
+            self._report(self._deliver, group, self._store.revision)
+        try:
+            self._store.close()
+        except Exception:
+            _log.exception("the database could not be closed")
+        self._report(self._end)
+
+    def _next_group(self) -> tuple[list[Job], bool]:
+        group: list[Job] = []
+        job = self._queue.get()
+        while job is not None:
+            group.append(job)
+            if len(group) == MAX_GROUP:
+                return group, False
+            try:
+                job = self._queue.get_nowait()
+            except Empty:
+                return group, False
+        return group, True
+
+    def _do(self, group: list[Job]) -> None:
+        if not group:
+            return
+        try:
+            self._store.begin()
+        except Exception as error:
+            self._store.undo()
+            for job in group:
+                job.results = [_storage_error(error)] * len(job.pieces)
+            return
+        try:
+            for kind, same in itertools.groupby(group, key=lambda job: job.kind):
+                jobs = list(same)
+                results = iter(getattr(self._store, kind)([piece for job in jobs for piece in job.pieces]))
+                for job in jobs:
+                    job.results = list(itertools.islice(results, len(job.pieces)))
+            self._store.end()
+        except Exception as error:
+            self._store.undo()
+            _log.warning("a group of %d changes failed, trying each alone: %s", len(group), error)
+            for job in group:
+                job.results = [self._alone(job.kind, piece) for piece in job.pieces]
+
+    def _alone(self, kind: Kind, piece: Any) -> Any:
+        try:
+            self._store.begin()
+            (result,) = getattr(self._store, kind)([piece])
+            self._store.end()
+        except Exception as error:
+            self._store.undo()
+            return _storage_error(error)
+        return result
+
+    def _report(self, call: Callable[..., None], *args: Any) -> None:
+        try:
+            self._loop.call_soon_threadsafe(call, *args)
+        except RuntimeError:
+            _log.debug("nobody waits any more: the event loop is closed")
+
+    def _deliver(self, group: list[Job], revision: int) -> None:
+        self._committed(revision)
+        for job in group:
+            self._free.release()
+            self._pending.discard(job)
+            if not job.future.done():
+                job.future.set_result(job.results)
+
+    def _end(self) -> None:
+        if not self._ended.done():
+            self._ended.set_result(None)
+
+
+def _storage_error(error: BaseException) -> StorageError:
+    if isinstance(error, StorageError):
+        return error
+    made = StorageError(f"the database refused: {error or type(error).__name__}")
+    made.__cause__ = error
+    return made
