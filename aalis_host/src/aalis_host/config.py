@@ -15,7 +15,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import attrs
 from attrs import field, frozen
-from attrs.validators import ge, gt, optional
+from attrs.validators import deep_iterable, ge, gt, optional
 from cattrs import Converter
 from platformdirs import user_config_path, user_data_path
 
@@ -44,6 +44,17 @@ def _default_db() -> str:
     return str(user_data_path("aalis", appauthor=False) / "aalis.db")
 
 
+def _address(_: Any, attribute: Any, value: str) -> None:
+    if value and not value.startswith(("http://", "https://")):
+        raise ValueError(f"must begin with http:// or https://, not {value!r}")
+
+
+def _account(_: Any, attribute: Any, value: str) -> None:
+    platform, colon, user = value.partition(":")
+    if not (platform and colon and user):
+        raise ValueError(f"must be platform:user, such as onebot:10001, not {value!r}")
+
+
 def _setting(default: Any = attrs.NOTHING, *, help: str, validator: Any = None, factory: Any = None) -> Any:
     if factory is not None:
         return field(factory=factory, validator=validator, metadata={"help": help})
@@ -56,11 +67,15 @@ class ModelSettings:
 
     kind: ModelKind = _setting("offline", help="offline (no key, no network) or openai (any compatible address)")
     name: str = _setting("gpt-4o-mini", help="the model's name, as its server knows it")
-    base_url: str = _setting("", help="the server's address, such as http://localhost:11434/v1; empty: OpenAI's own")
+    base_url: str = _setting(
+        "",
+        help="the server's address, such as http://localhost:11434/v1; empty: OPENAI_BASE_URL, else OpenAI's own",
+        validator=_address,
+    )
     api_key_env: str = _setting("OPENAI_API_KEY", help="the environment variable that holds the key; empty: no key")
     stream: bool = _setting(True, help="take the answer in pieces")
     temperature: float | None = _setting(None, help="left to the server unless given", validator=optional(ge(0.0)))
-    timeout: float = _setting(120.0, help="seconds that one request may take", validator=gt(0.0))
+    timeout: float = _setting(120.0, help="seconds that its server may be silent", validator=gt(0.0))
     retries: int = _setting(2, help="how often a failed request is tried again", validator=ge(0))
 
 
@@ -81,7 +96,9 @@ class AuthoritySettings:
     """`[authority]`"""
 
     owners: tuple[str, ...] = _setting(
-        ("cli:owner",), help="the owner's accounts, each platform:user; cli:owner is the terminal's"
+        ("cli:owner",),
+        help="the owner's accounts, each platform:user; cli:owner is the terminal's",
+        validator=deep_iterable(_account),
     )
 
 
