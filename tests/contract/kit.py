@@ -19,11 +19,9 @@ def session(session_id: str = "s", **fields: Any) -> SessionInfo:
     return SessionInfo(id=session_id, **{"created_at": 1, "updated_at": 1, **fields})
 
 
-def room(
-    session_id: str = "s", chat: OriginChat | None = GROUP, platform: str = "onebot", **fields: Any
-) -> SessionInfo:
-    """The root of an IM room."""
-    return session(session_id, kind="room", origin_platform=platform, origin_chat=chat, **fields)
+def room(session_id: str = "s", *, chat: OriginChat | None = GROUP, **fields: Any) -> SessionInfo:
+    """The root of an IM room of the platform `onebot`."""
+    return session(session_id, **{"kind": "room", "origin_platform": "onebot", "origin_chat": chat, **fields})
 
 
 def message(**fields: Any) -> IncomingMessage:
