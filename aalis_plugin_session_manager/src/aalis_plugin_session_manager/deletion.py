@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 from attrs import define, field
@@ -18,9 +19,10 @@ from aalis_api_session_manager.host import AgentService
 from aalis_api_session_manager.kinds import history_cleared
 from aalis_api_session_manager.message import ClearRequest, ClearRow
 from aalis_api_session_manager.service import ServiceSelection
+from aalis_plugin_session_manager.change import Edit, Job, in_listener
 from aalis_plugin_session_manager.collection import Collection
 from aalis_plugin_session_manager.records import DeletionIntent, SessionRecord
-from aalis_plugin_session_manager.store import Edit, Job, RecordStore, in_listener
+from aalis_plugin_session_manager.store import RecordStore
 from aalis_plugin_session_manager.table import SessionTable
 
 __all__ = ["Deletions"]
@@ -52,6 +54,10 @@ class Deletion:
     def ids(self) -> Iterable[str]:
         """Every session of the tree."""
         return (session_id for level in self.intent.levels for session_id in level)
+
+    async def over(self) -> None:
+        """Wait until new arrivals are let in again."""
+        await self.opened.wait()
 
     def settle(self, error: Exception | None = None) -> None:
         """Answer whoever waits."""
@@ -114,7 +120,7 @@ class Deletions:
         while (deletion := self._gates.get(session_id)) is not None:
             if id(deletion) in _inside.get():
                 raise InvalidSession(session_id, "it is being deleted, and this runs inside that deletion")
-            await deletion.opened.wait()
+            await deletion.over()
 
     # --- deleting
 
@@ -165,7 +171,7 @@ class Deletions:
         try:
             while True:
                 try:
-                    await self._held(deletion.root_id, lambda: self._finish(deletion))
+                    await self._held(deletion.root_id, partial(self._finish, deletion))
                     break
                 except Exception as error:
                     log.warning("session %r: its deletion waits and is tried again: %s", deletion.root_id, error)
@@ -198,7 +204,7 @@ class Deletions:
         *below, (root_id,) = deletion.intent.levels
         for level in below:
             results = await asyncio.gather(
-                *(self._held(one, lambda one=one: self._clear(deletion, one)) for one in level),  # type: ignore[misc]
+                *(self._held(one, partial(self._clear, deletion, one)) for one in level),
                 return_exceptions=True,
             )
             for result in results:
@@ -211,7 +217,7 @@ class Deletions:
     async def _clear(self, deletion: Deletion, session_id: str) -> None:
         """Tell, and when every listener has returned clear what was kept. Rule: DELETE-1."""
         if session_id not in self._table:
-            await self._store.in_turn(f"sessions {session_id!r}", lambda: self._tell_deleted(session_id))
+            await self._store.in_turn(f"sessions {session_id!r}", partial(self._tell_deleted, deletion, session_id))
         generation = max(deletion.intent.generations.get(session_id, 0), 1)
         request = ClearRequest(scope="session", session_id=session_id, below_generation=generation)
         rows: list[ClearRow] = await self._emit("aalis_memory_clear", request=request)
@@ -220,8 +226,12 @@ class Deletions:
         if failed:
             raise StorageError(f"{session_id!r} isn't cleared yet: {'; '.join(failed)}")
 
-    async def _tell_deleted(self, session_id: str) -> None:
-        await self._emit("aalis_session_deleted", session_id=session_id)
+    async def _tell_deleted(self, deletion: Deletion, session_id: str) -> None:
+        token = _inside.set(_inside.get() | {id(deletion)})
+        try:
+            await self._emit("aalis_session_deleted", session_id=session_id)
+        finally:
+            _inside.reset(token)
 
     def _open(self, deletion: Deletion) -> None:
         for session_id in deletion.ids:
@@ -258,7 +268,7 @@ class Deletions:
             return
         self._gates.update({one: deletion for one in deletion.ids if one not in self._table})
         for one in deletion.ids:
-            self._run(self._held(one, lambda: _until(deletion.opened)), f"hold {one!r}")
+            self._run(self._held(one, deletion.over), f"hold {one!r}")
 
     def ended_elsewhere(self, root_id: str) -> None:
         """That deletion has ended."""
@@ -292,7 +302,3 @@ class Deletions:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-
-
-async def _until(event: asyncio.Event) -> None:
-    await event.wait()

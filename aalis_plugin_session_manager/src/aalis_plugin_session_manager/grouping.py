@@ -1,73 +1,73 @@
 """Changes that touch the same record are stored as one, in their order; strangers stay apart."""
 
-from collections.abc import Iterable, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import Collection, Iterable
 
 from attrs import define, field
 
-__all__ = ["Cluster", "Groupable", "clusters_of"]
+from aalis_plugin_session_manager.change import Edit, Job
 
+__all__ = ["Cluster", "clusters_of"]
 
-class Groupable(Protocol):
-    """What can be grouped: a change with its edits; `alone` keeps it from sharing."""
-
-    @property
-    def edits(self) -> Sequence[Any]: ...
-    @property
-    def generations(self) -> Any: ...
-    @property
-    def alone(self) -> bool: ...
-
-
-G = TypeVar("G", bound=Groupable)
+Address = tuple[str, str]
 
 
 @define(eq=False)
-class Cluster(Generic[G]):
-    """Changes connected by the records they touch."""
+class Cluster:
+    """Changes connected by the records they touch, with the edits of each record in order."""
 
-    jobs: list[G] = field(factory=list)
+    jobs: list[Job] = field(factory=list)
+    _edits: dict[Address, list[Edit]] = field(factory=dict)
 
     @property
-    def edits(self) -> dict[tuple[str, str], list[Any]]:
-        """The edits of each record, in order."""
-        by_address: dict[tuple[str, str], list[Any]] = {}
-        for job in self.jobs:
-            for edit in job.edits:
-                by_address.setdefault(edit.address, []).append(edit)
-        return by_address
+    def edits(self) -> Collection[list[Edit]]:
+        """The edits of each record."""
+        return self._edits.values()
+
+    @property
+    def addresses(self) -> Collection[Address]:
+        """The records it touches."""
+        return self._edits.keys()
 
     @property
     def generations(self) -> dict[str, int]:
         """What the generations rise to."""
         return {key: value for job in self.jobs for key, value in job.generations.items()}
 
+    def add(self, job: Job) -> None:
+        """Append a change."""
+        self.jobs.append(job)
+        for edit in job.edits:
+            self._edits.setdefault(edit.address, []).append(edit)
 
-def clusters_of(jobs: Iterable[G]) -> list[Cluster[G]]:
-    """The jobs by shared records, each cluster in queue order.
+    def absorb(self, other: "Cluster") -> None:
+        """Take over a cluster that touches other records."""
+        self.jobs += other.jobs
+        self._edits.update(other._edits)
+
+
+def clusters_of(jobs: Iterable[Job]) -> list[Cluster]:
+    """The jobs by shared records, in the order of the queue.
 
     A job that must be `alone` is given alone; whatever comes behind it on the same records waits for the
     next time, so that the order on one record never changes.
     """
-    by_address: dict[tuple[str, str], Cluster[G]] = {}
-    clusters: dict[int, Cluster[G]] = {}
-    blocked: set[tuple[str, str]] = set()
+    by_address: dict[Address, Cluster] = {}
+    clusters: dict[int, Cluster] = {}
+    blocked: set[Address] = set()
     for job in jobs:
         addresses = [edit.address for edit in job.edits]
-        touched = {id(c): c for a in addresses if (c := by_address.get(a)) is not None}
-        if any(a in blocked for a in addresses) or (job.alone and touched):
+        touched = list({id(c): c for address in addresses if (c := by_address.get(address)) is not None}.values())
+        if (blocked and not blocked.isdisjoint(addresses)) or (job.alone and touched):
             blocked.update(addresses)
             continue
         if job.alone:
             blocked.update(addresses)
-        target, *others = touched.values() if touched else [Cluster[G]()]
+        target = touched[0] if touched else Cluster()
         clusters[id(target)] = target
-        for other in others:
-            target.jobs += other.jobs
+        for other in touched[1:]:
+            target.absorb(other)
             del clusters[id(other)]
-            for address in other.edits:
-                by_address[address] = target
-        target.jobs.append(job)
-        for address in addresses:
-            by_address[address] = target
+            by_address.update(dict.fromkeys(other.addresses, target))
+        target.add(job)
+        by_address.update(dict.fromkeys(addresses, target))
     return list(clusters.values())

@@ -11,11 +11,12 @@ from aalis_api_session_manager.host import PlatformAdapter, Provided
 from aalis_api_session_manager.kinds import chat_scope_of, is_unfiled, session_kind, window_key
 from aalis_api_session_manager.message import IncomingMessage
 from aalis_api_session_manager.model import OriginChat, SessionInfo
+from aalis_plugin_session_manager.change import Edit
 from aalis_plugin_session_manager.collection import Collection
 from aalis_plugin_session_manager.deletion import Deletions
 from aalis_plugin_session_manager.places import Places
 from aalis_plugin_session_manager.records import SessionRecord
-from aalis_plugin_session_manager.store import Edit, RecordStore
+from aalis_plugin_session_manager.store import RecordStore
 
 __all__ = ["Intake"]
 

@@ -30,6 +30,7 @@ from aalis_api_session_manager.model import (
 from aalis_api_session_manager.service import AGENT, AUTHORITY, MEMORY, PLATFORM, TakeVerdict
 from aalis_api_session_manager.values import clean_text
 from aalis_plugin_session_manager.access import Access
+from aalis_plugin_session_manager.change import Edit, Event
 from aalis_plugin_session_manager.collection import Collection
 from aalis_plugin_session_manager.config import SessionManagerConfig
 from aalis_plugin_session_manager.deletion import Deletions
@@ -50,13 +51,15 @@ from aalis_plugin_session_manager.records import (
     encode_session,
     merged,
 )
-from aalis_plugin_session_manager.store import STOP_LIMIT, Edit, Event, RecordStore
+from aalis_plugin_session_manager.store import STOP_LIMIT, RecordStore
 from aalis_plugin_session_manager.table import SessionTable
 from aalis_plugin_session_manager.turns import RENEW_MS, Turns
 
 __all__ = ["SessionManager", "new_session_id"]
 
 log = logging.getLogger(__name__)
+
+_NO_DRAFT, _NO_CREATION = SessionDraft(), SessionCreation()
 
 
 def new_session_id() -> str:
@@ -214,10 +217,10 @@ class SessionManager:
     async def create_session(
         self, draft: SessionDraft | None = None, creation: SessionCreation | None = None
     ) -> SessionInfo:
-        draft, creation = draft or SessionDraft(), creation or SessionCreation()
+        draft, creation = draft or _NO_DRAFT, creation or _NO_CREATION
         parent_id = draft.parent_id
         if parent_id is not None:
-            if creation != SessionCreation():
+            if creation != _NO_CREATION:
                 raise InvalidSession(None, "only a root has a creation; leave it out beside a parent_id")
             await self.deletions.gate(parent_id)
             if self._table.get(parent_id) is None:
@@ -258,14 +261,20 @@ class SessionManager:
             created_at=now,
             updated_at=now,
             current_dir=None if parent is None else parent.current_dir,
-            **{**asdict(draft, recurse=False), "status": draft.status or "active", "parent_id": parent_id},
+            name=draft.name,
+            title=draft.title,
+            parent_id=parent_id,
+            status=draft.status or "active",
+            input_context=draft.input_context,
+            result=draft.result,
+            metadata=draft.metadata,
             **owned,
         )
 
     async def ensure_session(
         self, session_id: str, patch: SessionDraft | None = None, creation: SessionCreation | None = None
     ) -> SessionInfo:
-        patch, creation = patch or SessionDraft(), creation or SessionCreation()
+        patch, creation = patch or _NO_DRAFT, creation or _NO_CREATION
         if patch.parent_id is not None:
             raise InvalidSession(session_id, "ensure_session makes roots; a parent_id can't be given")
         if creation.workspace is not None or creation.work is not None:
@@ -291,7 +300,7 @@ class SessionManager:
         return await self._apply(session_id, fold)
 
     async def create_child_session(self, parent_id: str, draft: SessionDraft | None = None) -> SessionInfo:
-        draft = draft or SessionDraft()
+        draft = draft or _NO_DRAFT
         if draft.parent_id is not None:
             raise InvalidSession(parent_id, "the parent is the first argument; the draft can't name another")
         while True:

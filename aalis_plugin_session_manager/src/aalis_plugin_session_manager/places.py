@@ -20,9 +20,10 @@ from aalis_api_session_manager.model import (
     WorkspaceInfo,
 )
 from aalis_api_session_manager.values import clean_text, freeze_json
+from aalis_plugin_session_manager.change import Edit
 from aalis_plugin_session_manager.collection import Collection
 from aalis_plugin_session_manager.records import PlaceRecord, merged
-from aalis_plugin_session_manager.store import Edit, RecordStore
+from aalis_plugin_session_manager.store import RecordStore
 
 __all__ = ["DEFAULT_PLACE", "Places"]
 

@@ -20,7 +20,7 @@ from aalis_api_session_manager.model import (
     TokenCount,
     WorkBinding,
 )
-from aalis_api_session_manager.values import freeze_json
+from aalis_api_session_manager.values import freeze_json, thaw_json
 from aalis_api_session_manager.wire import from_json, to_json
 
 __all__ = [
@@ -148,6 +148,7 @@ _SESSION: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "lastTurn": ("last_turn", _record(LastTurn)),
     "tokens": ("tokens", _record(TokenCount)),
 }
+_PLAIN = (str, int)
 _ENVELOPE = {"generation", "completions"}
 _DERIVED = {"children", "kind"}
 _ROOT_ONLY = ("created_from", "origin_platform", "origin_chat", "origin_instance", "workspace", "work")
@@ -189,10 +190,18 @@ def decode_session(key: str, data: Any) -> tuple[SessionRecord, list[str]]:
     return record, dropped
 
 
+def _to_plain(value: Any) -> Any:
+    return thaw_json(value) if isinstance(value, Mapping) else to_json(value)
+
+
 def encode_session(record: SessionRecord) -> dict[str, Any]:
     """Plain JSON for the store."""
-    data: dict[str, Any] = {**record.extra, **to_json(record.info)}
-    del data["children"]
+    info = record.info
+    data: dict[str, Any] = {**record.extra, "kind": info.kind}
+    for name, (attribute, _) in _SESSION.items():
+        value = getattr(info, attribute)
+        if value is not None:
+            data[name] = value if type(value) in _PLAIN else _to_plain(value)
     if record.generation:
         data["generation"] = record.generation
     if record.completions:

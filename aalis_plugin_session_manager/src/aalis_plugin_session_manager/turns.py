@@ -13,9 +13,10 @@ from attrs import evolve, frozen
 from aalis_api_session_manager.message import LlmUsage, TurnEnd, TurnStart
 from aalis_api_session_manager.model import LastTurn, TokenCount, TurnOutcome
 from aalis_api_session_manager.text import TextRef
+from aalis_plugin_session_manager.change import Edit
 from aalis_plugin_session_manager.collection import Collection
 from aalis_plugin_session_manager.records import SessionRecord, TurnLease
-from aalis_plugin_session_manager.store import Edit, RecordStore
+from aalis_plugin_session_manager.store import RecordStore
 from aalis_plugin_session_manager.texts import INTERRUPTED
 
 __all__ = ["LEASE_MS", "RENEW_MS", "Turns", "cut_graphemes"]
