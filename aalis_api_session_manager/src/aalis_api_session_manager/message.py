@@ -39,7 +39,7 @@ class IncomingMessage:
     platform said of the window; `own` marks what the bot's own account sent. `timestamp` in milliseconds is
     the event's own time, None means now. `mentioned`: it is addressed to the bot. `proactive_depth` and
     `trigger_type` as rule DELEG-2 says. `actor` is whom it acts for when that isn't its sender. `peer_id` is
-    the other account of a one-to-one window where that isn't the sender: of an `own` message.
+    the other account of a one-to-one window; left out, it is the sender (an `own` message must name it).
     """
 
     session_id: str | None = field(default=None, converter=optional_text)
