@@ -21,6 +21,7 @@ from platformdirs import user_config_path, user_data_path
 
 from aalis_api_session_manager.errors import ConfigError
 from aalis_api_session_manager.wire import camel
+from aalis_host.words import did_you_mean
 
 __all__ = [
     "AgentSettings",
@@ -240,7 +241,14 @@ def _make_converter() -> Converter:
     for kind in (str, int, bool):
         made.register_structure_hook(kind, exactly(kind))
     made.register_structure_hook(float, exactly(float, int))
+    made.register_structure_hook_func(lambda cls: cls == tuple[str, ...], _texts)
     return made
+
+
+def _texts(value: Any, _: Any) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
+        raise TypeError
+    return tuple(value)
 
 
 _CONVERTER = _make_converter()
@@ -304,11 +312,9 @@ def _checked(key: str, value: Any, where: str) -> Any:
 
 def _nearest(key: str) -> str:
     names = [*_SETTINGS, *_SECTIONS, "plugins"]
-    last = {name.rpartition(".")[2]: name for name in names}
-    near = difflib.get_close_matches(key, names, n=1) or [
-        last[name] for name in difflib.get_close_matches(key.rpartition(".")[2], list(last), n=1)
-    ]
-    return f"; did you mean {near[0]}?" if near else f"; there are {', '.join(sorted(names))}"
+    by_last = {name.rpartition(".")[2]: name for name in names}
+    near = difflib.get_close_matches(key.rpartition(".")[2], by_last, n=1)
+    return did_you_mean(by_last[near[0]] if near else key, names)
 
 
 def _allowed(cls: Any) -> str:
