@@ -4,10 +4,10 @@ Rules: TAKE-2 to TAKE-8, FIELD-1.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, get_args
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from aalis_api_session_manager.host import PlatformAdapter, Provided
 from aalis_api_session_manager.kinds import IsOwner, SessionLookup, is_unfiled, root_session_of
@@ -15,7 +15,7 @@ from aalis_api_session_manager.model import Identity, SessionInfo
 from aalis_api_session_manager.service import TAKE_UNKNOWN, TakeVerdict
 from aalis_api_session_manager.take import one_to_one_with
 from aalis_api_session_manager.text import TextRef
-from aalis_plugin_session_manager.config import SessionManagerConfig, TakeScope
+from aalis_plugin_session_manager.config import Profile, SessionManagerConfig, TakeScope
 from aalis_plugin_session_manager.texts import TAKE_REFUSED
 
 __all__ = ["Access", "TakeSettings"]
@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 _ALLOWED = TakeVerdict(True)
 _UNKNOWN = TakeVerdict(False, TAKE_UNKNOWN)
 _SCOPES: tuple[str, ...] = get_args(TakeScope)
+_NOTHING: Mapping[str, Any] = {}
 _SWITCHES = ("takeCrossAccount", "takeOtherGroups", "takeOtherPrivates")
 
 
@@ -38,15 +39,13 @@ class TakeSettings:
     takeOtherPrivates: bool
 
 
-def _usable(key: str, value: Any) -> bool:
-    return value in _SCOPES if key == "takeScope" else isinstance(value, bool)
-
-
 def _stored(metadata: Mapping[str, Any] | None) -> Mapping[str, Any]:
     """The values of this plugin in a session's or a place's metadata: under `settings.session-manager`."""
-    settings = (metadata or {}).get("settings")
+    if not metadata:
+        return _NOTHING
+    settings = metadata.get("settings")
     own = settings.get("session-manager") if isinstance(settings, Mapping) else None
-    return own if isinstance(own, Mapping) else {}
+    return own if isinstance(own, Mapping) else _NOTHING
 
 
 def _platform(root: SessionInfo) -> str | None:
@@ -69,6 +68,7 @@ class Access:
         self._place_metadata = place_metadata
         self._is_owner = is_owner
         self._adapters = adapters
+        self._from_configuration: dict[tuple[str | None, str | None], TakeSettings] = {}
 
     def can_take(self, current_id: str, target_id: str, principal: Identity | None) -> TakeVerdict:
         """Rules: TAKE-2 to TAKE-5, in this order. Never raises."""
@@ -135,35 +135,57 @@ class Access:
 
         `root` None: a broken chain, which has neither root nor place.
         """
-        layers = list(self._layers(root))
+        if root is None:
+            return self._configured(None, None)
+        window_type = root.origin_chat.type if root.origin_chat else None
+        settings = self._configured(_platform(root), window_type)
+        if not is_unfiled(root):
+            settings = _overridden(settings, _stored(self._place_metadata(root)))
+        settings = _overridden(settings, _stored(root.metadata))
         session = self._lookup(session_id)
-        own = {} if session is None or session is root else _stored(session.metadata)
-        values: dict[str, Any] = {}
-        for key in ("takeScope", *_SWITCHES):
-            value = next(layer[key] for layer in layers if key in layer and _usable(key, layer[key]))
-            if key in own and _usable(key, own[key]):
-                value = min(value, own[key], key=_SCOPES.index) if key == "takeScope" else value and own[key]
-            values[key] = value
-        return TakeSettings(**values)
+        if session is not None and session is not root:
+            settings = _narrowed(settings, _stored(session.metadata))
+        return settings
 
-    def _layers(self, root: SessionInfo | None) -> Iterator[Mapping[str, Any]]:
-        if root is not None:
-            yield _stored(root.metadata)
-            if not is_unfiled(root):
-                yield _stored(self._place_metadata(root))
-            profile = self._config.profiles.get(_platform(root) or "")
+    def _configured(self, platform: str | None, window_type: str | None) -> TakeSettings:
+        """The values of the configuration, with the profiles of the platform and its window type on top."""
+        known = self._from_configuration.get((platform, window_type))
+        if known is None:
+            known = TakeSettings(**_set_in(self._config))
+            profile = self._config.profiles.get(platform or "")
             if profile is not None:
-                window_type = profile.types.get(root.origin_chat.type) if root.origin_chat else None
-                if window_type is not None:
-                    yield _as_layer(window_type)
-                yield _as_layer(profile)
-        yield _as_layer(self._config)
+                known = evolve(known, **_set_in(profile))
+                if window_type in profile.types:
+                    known = evolve(known, **_set_in(profile.types[window_type]))
+            self._from_configuration[platform, window_type] = known
+        return known
 
 
-def _as_layer(source: Any) -> Mapping[str, Any]:
-    return {
+def _set_in(source: SessionManagerConfig | Profile) -> dict[str, Any]:
+    values = {
         "takeScope": source.take_scope,
         "takeCrossAccount": source.take_cross_account,
         "takeOtherGroups": source.take_other_groups,
         "takeOtherPrivates": source.take_other_privates,
     }
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def _usable(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """The values among what is stored that have the right type."""
+    found = {key: stored[key] for key in _SWITCHES if isinstance(stored.get(key), bool)}
+    if stored.get("takeScope") in _SCOPES:
+        found["takeScope"] = stored["takeScope"]
+    return found
+
+
+def _overridden(settings: TakeSettings, stored: Mapping[str, Any]) -> TakeSettings:
+    return evolve(settings, **_usable(stored)) if stored else settings
+
+
+def _narrowed(settings: TakeSettings, stored: Mapping[str, Any]) -> TakeSettings:
+    own = _usable(stored)
+    narrow: dict[str, Any] = {key: own[key] and getattr(settings, key) for key in _SWITCHES if key in own}
+    if "takeScope" in own:
+        narrow["takeScope"] = min(own["takeScope"], settings.takeScope, key=_SCOPES.index)
+    return evolve(settings, **narrow) if narrow else settings

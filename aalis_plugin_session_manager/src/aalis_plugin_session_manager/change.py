@@ -28,11 +28,6 @@ class Edit:
         """Where the record is stored."""
         return (self.collection.namespace, self.key)
 
-    def then(self, later: Callable[[Any], Any]) -> "Edit":
-        """This edit with another of the same record behind it."""
-        first = self.fold
-        return Edit(self.collection, self.key, lambda record: later(first(record)))
-
 
 @frozen
 class Event:

@@ -261,6 +261,11 @@ class Deletions:
         self._gates.update({one: deletion for one in deletion.ids if one not in self._table})
         self._begin(deletion)
 
+    def removed_elsewhere(self, session_id: str) -> None:
+        """Another process deleted it: its turns here stop; what they still write is refused (GEN-5)."""
+        if session_id not in self._table and self._agent.present:
+            self._agent.use().abort(session_id)
+
     def began_elsewhere(self, intent: DeletionIntent) -> None:
         """Another process deletes: hold new arrivals and the agent here too until it has ended."""
         deletion = Deletion(intent, job=None)

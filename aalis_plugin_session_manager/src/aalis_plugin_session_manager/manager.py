@@ -173,6 +173,7 @@ class SessionManager:
     ) -> None:
         if new is None:
             if foreign and old is not None:
+                self.deletions.removed_elsewhere(key)
                 await self._host.emit("aalis_session_deleted", session_id=key)
                 await self._tell_parent(old.info.parent_id)
             return

@@ -10,6 +10,7 @@ import gc
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -73,7 +74,7 @@ class RecordStore:
         self._lock = asyncio.Lock()
         self._follower = Follower(memory, self._collections, self._lock, self._take_foreign)
         self._queue: deque[Job] = deque()
-        self._gathering: dict[tuple[str, str], Edit] = {}
+        self._gathering: dict[tuple[str, str], list[Edit]] = {}
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -185,16 +186,17 @@ class RecordStore:
         """Apply a fold in memory at once, and store it with others of the same record within `GATHER_DELAY`."""
         if self.read_only:
             return
-        earlier = self._gathering.get(edit.address)
-        if earlier is None:
+        gathered = self._gathering.setdefault(edit.address, [])
+        if not gathered:
             asyncio.get_running_loop().call_later(GATHER_DELAY, self._flush, edit.address)
-        self._gathering[edit.address] = edit if earlier is None else earlier.then(edit.fold)
+        gathered.append(edit)
         edit.collection.show(edit.key, edit.fold(edit.collection.get(edit.key)))
 
     def _flush(self, address: tuple[str, str]) -> None:
-        edit = self._gathering.pop(address, None)
-        if edit is not None:
-            self._enqueue(Job((edit,), {}, edit.key))
+        gathered = self._gathering.pop(address, None)
+        if gathered is not None:
+            collection, key = gathered[0].collection, gathered[0].key
+            self._enqueue(Job((Edit(collection, key, partial(_folded, gathered)),), {}, key))
 
     def _enqueue(self, job: Job) -> None:
         for edit in job.edits:
@@ -297,9 +299,7 @@ class RecordStore:
     def _write(self, edits: list[Edit]) -> _Write:
         collection, key = edits[0].collection, edits[0].key
         entry = collection.entry(key)
-        record = entry.committed
-        for edit in edits:
-            record = edit.fold(record)
+        record = _folded(edits, entry.committed)
         if record is entry.committed:
             return _Write(edits, record, None)
         if record == entry.current:
@@ -363,8 +363,7 @@ class RecordStore:
         if entry.waiting:
             jobs = (job for job in self._queue if job not in leaving)
             waiting = [edit for job in jobs for edit in job.edits if edit.address == address]
-        if address in self._gathering:
-            waiting.append(self._gathering[address])
+        waiting += self._gathering.get(address, ())
         for edit in waiting:
             try:
                 record = edit.fold(record)
@@ -373,14 +372,17 @@ class RecordStore:
         collection.show(key, record)
 
 
+def _folded(edits: Iterable[Edit], record: Any) -> Any:
+    for edit in edits:
+        record = edit.fold(record)
+    return record
+
+
 def _json_fold(edits: Sequence[Edit]) -> Callable[[dict[str, Any] | None], dict[str, Any] | None]:
     """The folds on plain JSON, for a record that another process changed meanwhile."""
     collection, key = edits[0].collection, edits[0].key
 
     def fold(data: dict[str, Any] | None) -> dict[str, Any] | None:
-        record = collection.decoded(key, data)
-        for edit in edits:
-            record = edit.fold(record)
-        return collection.encoded(record)
+        return collection.encoded(_folded(edits, collection.decoded(key, data)))
 
     return fold

@@ -2,7 +2,8 @@
 
 from bisect import insort
 from collections.abc import Iterator
-from operator import attrgetter
+from itertools import islice
+from operator import attrgetter, eq
 
 from attrs import evolve
 
@@ -11,6 +12,7 @@ from aalis_api_session_manager.model import SessionInfo
 __all__ = ["SessionTable"]
 
 _age = attrgetter("created_at", "id")
+_id = attrgetter("id")
 _updated_at = attrgetter("updated_at")
 
 
@@ -98,18 +100,18 @@ class SessionTable:
 
     def newest_first(self, *, roots_only: bool = False) -> list[SessionInfo]:
         """Newest `updated_at` first, then by id."""
-        found = list((self._roots if roots_only else self._records).values())
-        found.sort(key=_updated_at, reverse=True)
-        return _by_id_where_equal(found)
+        records = self._roots if roots_only else self._records
+        found = sorted(records.values(), key=_updated_at, reverse=True)
+        times = list(map(_updated_at, found))
+        if any(map(eq, times, islice(times, 1, None))):
+            _sort_equal_by_id(found, times)
+        return found
 
 
-def _by_id_where_equal(found: list[SessionInfo]) -> list[SessionInfo]:
-    times = [info.updated_at for info in found]
-    if len(set(times)) < len(times):
-        start = 0
-        for end in range(1, len(found) + 1):
-            if end == len(found) or times[end] != times[start]:
-                if end - start > 1:
-                    found[start:end] = sorted(found[start:end], key=attrgetter("id"))
-                start = end
-    return found
+def _sort_equal_by_id(found: list[SessionInfo], times: list[int]) -> None:
+    start = 0
+    for end in range(1, len(found) + 1):
+        if end == len(found) or times[end] != times[start]:
+            if end - start > 1:
+                found[start:end] = sorted(found[start:end], key=_id)
+            start = end
