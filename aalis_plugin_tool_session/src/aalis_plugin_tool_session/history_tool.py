@@ -73,10 +73,11 @@ class HistoryTool:
         if result.newer_cursor is not None:
             shown["newerCursor"] = result.newer_cursor
         shown["notice"] = text("history.notice").source
-        shown["messages"] = [self._message(message) for message in result.messages]
+        shown["messages"] = [self._message(message, result.include_tools) for message in result.messages]
         return shown
 
-    def _message(self, message: Message) -> dict[str, Any]:
+    def _message(self, message: Message, with_calls: bool) -> dict[str, Any]:
+        calls = message.tool_calls if with_calls else ()
         content, left_out = self._cut(message.content)
         shown = {
             "time": local_iso(message.timestamp),
@@ -87,7 +88,7 @@ class HistoryTool:
             "content": content,
             "charactersNotShown": left_out or None,
             "archived": message.archived or None,
-            "toolCalls": [self._tool_call(call.name, call.arguments) for call in message.tool_calls] or None,
+            "toolCalls": [self._tool_call(call.name, call.arguments) for call in calls] or None,
         }
         return {key: value for key, value in shown.items() if value is not None}
 

@@ -54,8 +54,7 @@ def history_spec(handler: Handler, config: ToolSessionConfig) -> ToolSpec:
                 },
                 "within_minutes": {
                     "type": "number",
-                    "exclusiveMinimum": 0,
-                    "description": "Only the last so many minutes.",
+                    "description": "Only the last so many minutes; above 0.",
                 },
                 "since": {"type": ["string", "integer"], "description": f"Not before this time, inclusive: {_TIME}."},
                 "until": {
@@ -104,8 +103,7 @@ def list_spec(handler: Handler) -> ToolSpec:
                 },
                 "since_hours": {
                     "type": "number",
-                    "exclusiveMinimum": 0,
-                    "description": f"Only sessions active in the last so many hours; default {DEFAULT_HOURS}.",
+                    "description": f"Only sessions active in the last so many hours, above 0; default {DEFAULT_HOURS}.",
                 },
             }
         ),
@@ -143,8 +141,7 @@ def delegate_spec(handler: Handler, config: ToolSessionConfig) -> ToolSpec:
                 },
                 "timeout_seconds": {
                     "type": "number",
-                    "exclusiveMinimum": 0,
-                    "description": f"How long to wait; default {default}, at most {MAX_TIMEOUT_SEC}.",
+                    "description": f"How long to wait, above 0; default {default}, at most {MAX_TIMEOUT_SEC}.",
                 },
                 "delegation_id": {
                     "type": "string",

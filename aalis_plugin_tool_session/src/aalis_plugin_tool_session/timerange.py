@@ -16,7 +16,6 @@ __all__ = ["local_iso", "read_range"]
 
 Bound = Literal["since", "until"]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLISECOND = timedelta(milliseconds=1)
 _SHOWN = 60
 
 
@@ -80,22 +79,16 @@ def _from_iso(name: Bound, iso: str) -> int:
     try:
         day = date.fromisoformat(iso)
     except ValueError:
-        return _milliseconds(_in_zone(name, datetime.fromisoformat(iso)))
-    if name == "since":
-        return _milliseconds(_midnight(day))
-    return _milliseconds(_midnight(day + timedelta(days=1))) - 1
+        moment = datetime.fromisoformat(iso)
+        first, second = (_milliseconds(moment.replace(fold=fold)) for fold in (0, 1))
+        return max(first, second) if name == "until" else first
+    return _midnight(day) if name == "since" else _midnight(day + timedelta(days=1)) - 1
 
 
-def _midnight(day: date) -> datetime:
-    return datetime(day.year, day.month, day.day).astimezone()
-
-
-def _in_zone(name: Bound, moment: datetime) -> datetime:
-    if moment.tzinfo is not None:
-        return moment
-    first, second = moment.replace(fold=0).astimezone(UTC), moment.replace(fold=1).astimezone(UTC)
-    return max(first, second) if name == "until" else first
+def _midnight(day: date) -> int:
+    return _milliseconds(datetime(day.year, day.month, day.day))
 
 
 def _milliseconds(moment: datetime) -> int:
-    return (moment - _EPOCH) // _MILLISECOND
+    # `timestamp` moves on a time that a clock change skips; `astimezone` would move it back.
+    return int(moment.replace(microsecond=0).timestamp()) * 1000 + moment.microsecond // 1000
