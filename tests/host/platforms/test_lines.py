@@ -6,9 +6,10 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from aalis_host.platforms.lines import Line, LineSplitter, read_chunks
 from hypothesis import given
 from hypothesis import strategies as st
+
+from aalis_host.platforms.lines import Line, LineSplitter, read_chunks
 
 
 def split(chunks: list[bytes], limit: int = 10) -> list[Line]:

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+
 from aalis_api_session_manager.kinds import chat_scope_of
 from aalis_api_session_manager.message import IncomingMessage, OutgoingMessage
 from aalis_api_session_manager.model import OriginChat

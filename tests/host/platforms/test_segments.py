@@ -1,6 +1,7 @@
 """The two forms of a OneBot v11 message become one text."""
 
 import pytest
+
 from aalis_host.platforms.segments import read_message
 
 

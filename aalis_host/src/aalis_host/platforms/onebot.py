@@ -5,9 +5,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import orjson
-from aalis_api_session_manager.message import IncomingMessage, OutgoingMessage
 from attrs import define, field
 
+from aalis_api_session_manager.message import IncomingMessage, OutgoingMessage
 from aalis_host.platforms.segments import read_message
 
 __all__ = ["PLATFORM_NAME", "OneBotAdapter", "event_time", "read_event"]

@@ -1,0 +1,182 @@
+"""What every command shares: its options, its host, and what becomes of errors."""
+
+import asyncio
+import os
+import sys
+import traceback
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from functools import wraps
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import attrs
+import click
+from babel import Locale
+
+from aalis_api_session_manager.errors import (
+    AalisError,
+    ServiceNotFound,
+    SessionNotFound,
+    StorageError,
+    WorkspaceNotFound,
+)
+from aalis_api_session_manager.text import TextRef
+from aalis_host.app import AalisHost
+from aalis_host.cli.logs import set_up_logging
+from aalis_host.cli.texts import text
+from aalis_host.config import Loaded, read_settings
+from aalis_host.texts import reader_locale, render
+
+__all__ = [
+    "Commands",
+    "Given",
+    "Mistake",
+    "WithDefault",
+    "command_options",
+    "interruptible",
+    "json_option",
+    "opened",
+]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Mistake(click.ClickException):
+    """A person's mistake: one clear line on standard error, exit status 2."""
+
+    exit_code = 2
+
+    def __init__(self, reason: TextRef | str) -> None:
+        super().__init__(reason if isinstance(reason, str) else reason.source)
+        self.reason = reason
+
+
+@attrs.frozen
+class Given:
+    """What a command was given: its settings, and the language it answers in."""
+
+    loaded: Loaded
+    locale: Locale
+
+    def say(self, key: str, **params: Any) -> str:
+        """One of the command line's texts in the reader's language."""
+        return render(text(key, **params), self.locale)
+
+    def render(self, words: str | TextRef) -> str:
+        """Any text in the reader's language."""
+        return render(words, self.locale)
+
+
+class Commands(click.Group):
+    """The commands, with one way out for all: 2 after a mistake, 130 after Ctrl-C, silence when nobody reads on."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Run a command line and end the process."""
+        kwargs["standalone_mode"] = False
+        try:
+            code = super().main(*args, **kwargs)
+            sys.stdout.flush()
+        except click.exceptions.NoArgsIsHelpError as error:
+            error.show()
+            code = error.exit_code
+        except click.UsageError as error:
+            where = error.ctx.command_path if error.ctx else "aalis"
+            _complain(f"{error.format_message()} (see: {where} --help)")
+            code = error.exit_code
+        except click.ClickException as error:
+            _complain(error.format_message())
+            code = error.exit_code
+        except click.Abort:
+            code = 130
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            code = 1
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+class WithDefault(click.Group):
+    """A group that runs its command `default` when none is named."""
+
+    def __init__(self, *args: Any, default: str, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._default = default
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click does, with the default named where only options are."""
+        if not args or (args[0].startswith("-") and not set(args) & set(self.get_help_option_names(ctx))):
+            args = [self._default, *args]
+        return super().parse_args(ctx, args)
+
+
+def command_options(function: Callable[Concatenate[Given, P], None]) -> Callable[..., None]:
+    """Give a command `--db`, `--config` and `--debug`; the function gets what they say, and its errors become words."""
+
+    @click.option("--db", metavar="PATH", help="The database: a file, or a postgresql:// address.")
+    @click.option("--config", type=click.Path(path_type=Path), help="The configuration; else ./aalis.toml, if any.")
+    @click.option("--debug", is_flag=True, help="Show tracebacks, and log more.")
+    @wraps(function)
+    def command(*args: Any, db: str | None, config: Path | None, debug: bool, **kwargs: Any) -> None:
+        set_up_logging(debug)
+        locale = reader_locale()
+        try:
+            loaded = read_settings(config, {"db": db})
+            locale = reader_locale(loaded.settings.language)
+            function(Given(loaded, locale), *args, **kwargs)
+        except (AalisError, Mistake) as error:
+            if debug:
+                traceback.print_exc()
+            raise _in_words(error, locale) from error
+
+    return command
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON value instead of a table.")
+
+
+def interruptible(work: Coroutine[Any, Any, T]) -> T:
+    """Run to the end; Ctrl-C cancels it, lets it close what it opened, and ends the command."""
+    return asyncio.run(work)
+
+
+@asynccontextmanager
+async def opened(given: Given, *, read_only: bool, real: bool | None = True) -> AsyncIterator[AalisHost]:
+    """A running host on the database of the settings.
+
+    `real` None: where there is no database yet, an empty one that is thrown away stands in for it; False: always.
+    """
+    settings = given.loaded.settings
+    if real or (real is None and _is_there(settings.db)):
+        async with AalisHost(settings, read_only=read_only) as host:
+            yield host
+        return
+    with TemporaryDirectory(prefix="aalis-") as folder:
+        async with AalisHost(attrs.evolve(settings, db=f"{folder}/empty.db")) as host:
+            yield host
+
+
+def _is_there(db: str) -> bool:
+    return "://" in db or os.path.exists(db)
+
+
+def _in_words(error: AalisError | Mistake, locale: Locale) -> click.ClickException:
+    """A person's mistake is 2; what a person can't help is 1."""
+    match error:
+        case Mistake():
+            return Mistake(render(error.reason, locale))
+        case StorageError():
+            return click.ClickException(str(error))
+        case ServiceNotFound():
+            return click.ClickException(render(text("no-service", service=error.service), locale))
+        case SessionNotFound():
+            return Mistake(render(text("no-session", id=error.session_id), locale))
+        case WorkspaceNotFound():
+            return Mistake(render(text("no-workspace", id=error.workspace_id), locale))
+        case _:
+            return Mistake(str(error))
+
+
+def _complain(words: str) -> None:
+    click.echo(f"aalis: {' '.join(words.split())}", err=True)

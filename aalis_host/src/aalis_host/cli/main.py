@@ -1,0 +1,32 @@
+"""The command `aalis`."""
+
+import click
+
+from aalis_host.cli.base import Commands
+from aalis_host.cli.chat import chat
+from aalis_host.cli.config import config
+from aalis_host.cli.delegate import delegate
+from aalis_host.cli.plugins import plugins
+from aalis_host.cli.replay import replay
+from aalis_host.cli.sessions import sessions
+from aalis_host.cli.tools import tools
+
+__all__ = ["main"]
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="aalis-host")
+def main() -> None:
+    """An agent in many rooms, and its sessions in sight.
+
+    \b
+    aalis chat                                    talk to it
+    aalis replay examples/rooms-day.jsonl         let a recorded day of chat rooms happen
+    aalis sessions list                           see what came of it
+
+    Every command takes --db PATH (the database) and --config FILE (the configuration).
+    """
+
+
+for command in (chat, config, delegate, plugins, replay, sessions, tools):
+    main.add_command(command)

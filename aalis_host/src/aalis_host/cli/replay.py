@@ -1,0 +1,251 @@
+"""`aalis replay`: recorded rooms through the gateway."""
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, nullcontext
+from typing import Any, BinaryIO
+
+import attrs
+import click
+import orjson
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from aalis_api_session_manager.errors import StorageError
+from aalis_api_session_manager.hookspecs import hookimpl
+from aalis_api_session_manager.message import IncomingMessage, LlmUsage, TurnEnd
+from aalis_api_session_manager.wire import camel
+from aalis_host.app import AalisHost
+from aalis_host.cli.base import Given, Mistake, command_options, interruptible, json_option, opened
+from aalis_host.cli.lanes import Lanes
+from aalis_host.cli.output import facts, print_json, screen
+from aalis_host.cli.recording import Span, kept, read_lines, span_of
+from aalis_host.cli.texts import text
+from aalis_host.platforms.lines import MAX_LINE, Line
+from aalis_host.platforms.onebot import OneBotAdapter
+
+__all__ = ["replay"]
+
+_AT_ONCE = 16
+"""Sessions that are worked for side by side."""
+_WAITING = 1_000
+"""Messages that are read ahead of the work."""
+_COMPLAINTS = 100
+"""Bad lines that are shown one by one."""
+
+
+@attrs.define(eq=False)
+class Tally:
+    """What became of a recording. `messages` are those stored; `input` and `output` are tokens."""
+
+    rooms: int = 0
+    messages: int = 0
+    repeated: int = 0
+    other: int = 0
+    bad: int = 0
+    failed: int = 0
+    turns: int = 0
+    replies: int = 0
+    errors: int = 0
+    input: int = 0
+    output: int = 0
+    seconds: float = 0.0
+    rate: float = 0.0
+
+    @hookimpl
+    def aalis_turn_after(self, turn: TurnEnd) -> None:
+        """A turn ended."""
+        self.turns += 1
+        self.replies += turn.outcome == "replied"
+        self.errors += turn.outcome == "error"
+
+    @hookimpl
+    def aalis_llm_usage(self, usage: LlmUsage) -> None:
+        """A model call used tokens."""
+        self.input += usage.input_tokens
+        self.output += usage.output_tokens
+
+
+@attrs.define(eq=False)
+class Replay:
+    """One recording on its way through a host.
+
+    `shift` is added to each message's time; `speed` None: as fast as it goes, else so many times as fast as it was.
+    """
+
+    given: Given
+    host: AalisHost
+    adapter: OneBotAdapter
+    shift: int
+    speed: float | None
+    tally: Tally = attrs.field(factory=Tally)
+    _rooms: set[str] = attrs.field(factory=set)
+    _began: tuple[float, int] | None = None
+
+    async def run(self, lines: AsyncIterator[Line], progress: "_Progress") -> None:
+        """Read to the end; returns when every turn has ended."""
+        began = time.monotonic()
+        async with Lanes(self._take_in, at_once=_AT_ONCE, waiting=_WAITING) as lanes:
+            async for line in lines:
+                message = self._read(line)
+                if message is not None:
+                    session_id, recorded = message.session_id or "", message.timestamp or 0
+                    self._rooms.add(session_id)
+                    await self._until(recorded)
+                    message = attrs.evolve(message, timestamp=recorded + self.shift)
+                    await lanes.put(session_id, (line.number, message))
+                progress.at(line.number)
+        tally = self.tally
+        tally.rooms = len(self._rooms)
+        tally.seconds = time.monotonic() - began
+        tally.rate = (tally.messages + tally.repeated) / tally.seconds
+
+    def _read(self, line: Line) -> IncomingMessage | None:
+        if line.data is None:
+            self._complain(line.number, self.given.say("replay.long-line", limit=MAX_LINE))
+        elif line.data.strip():
+            try:
+                message = self.adapter.receive(line.data)
+            except ValueError as error:
+                self._complain(line.number, str(error))
+            else:
+                self.tally.other += message is None
+                return message
+        return None
+
+    def _complain(self, number: int, reason: str) -> None:
+        self.tally.bad += 1
+        if self.tally.bad <= _COMPLAINTS:
+            click.echo(self.given.say("replay.bad-line", number=number, reason=reason), err=True)
+
+    async def _until(self, recorded: int) -> None:
+        """Wait for the moment at which this was said, as fast as the recording is played."""
+        if self.speed is None:
+            return
+        if self._began is None:
+            self._began = time.monotonic(), recorded
+        start, first = self._began
+        await asyncio.sleep(max(0.0, start + (recorded - first) / 1000 / self.speed - time.monotonic()))
+
+    async def _take_in(self, item: tuple[int, IncomingMessage]) -> None:
+        number, message = item
+        try:
+            await self.host.gateway.ingress(message)
+        except StorageError as error:
+            self.tally.failed += 1
+            click.echo(self.given.say("replay.not-stored", number=number, reason=error), err=True)
+        else:
+            self.tally.messages += 1
+
+
+@click.command()
+@click.argument("file")
+@click.option(
+    "--speed", type=click.FloatRange(min=0, min_open=True), help="So many times as fast as it was; else at full speed."
+)
+@click.option("--as-recorded", is_flag=True, help="Keep the recorded times.")
+@click.option(
+    "--actions", type=click.File("wb"), help="Write what the agent says here, as OneBot v11 actions, one a line."
+)
+@json_option
+@command_options
+def replay(
+    given: Given, file: str, speed: float | None, as_recorded: bool, actions: BinaryIO | None, as_json: bool
+) -> None:
+    """Let recorded OneBot v11 events (one a line) happen again; `-` reads standard input.
+
+    The recorded times are moved so that the last message is sent now. For that standard input is read to its end
+    first; with --as-recorded each line is taken as it comes, so that a live connection can be piped in.
+
+    Events of one session keep their order. An event that the database has already is skipped.
+
+    \b
+    aalis replay examples/rooms-day.jsonl --db day.db
+    aalis replay rooms.jsonl --speed 60
+    onebot-client | aalis replay - --as-recorded --actions /dev/stdout
+    """
+    tally = interruptible(_replay(given, file, speed, as_recorded, actions))
+    if tally.bad > _COMPLAINTS:
+        click.echo(given.say("replay.more-bad-lines", count=tally.bad - _COMPLAINTS), err=True)
+    if not tally.rooms and not tally.other:
+        raise Mistake(text("replay.no-event", path=file))
+    figures = attrs.asdict(tally) | {"seconds": round(tally.seconds, 3), "rate": round(tally.rate, 1)}
+    if as_json:
+        print_json({camel(name): figure for name, figure in figures.items()})
+    else:
+        screen().print(facts([(given.say(f"replay.{name}"), f"{figure:,}") for name, figure in figures.items()]))
+    if tally.failed:
+        click.get_current_context().exit(1)
+
+
+async def _replay(given: Given, file: str, speed: float | None, as_recorded: bool, actions: BinaryIO | None) -> Tally:
+    async def deliver(action: dict[str, Any]) -> None:
+        if actions is not None:
+            actions.write(orjson.dumps(action, option=orjson.OPT_APPEND_NEWLINE))
+            actions.flush()
+
+    async with _recording(given, file, as_recorded) as (path, span), opened(given, read_only=False) as host:
+        adapter = OneBotAdapter(deliver)
+        host.add_platform(adapter)
+        work = Replay(given, host, adapter, _shift(span, speed, host.now()), speed)
+        host.hooks.register(work.tally, "aalis-replay")
+        with _Progress(given.say("replay.replaying"), None if span is None else span.lines) as progress:
+            await work.run(read_lines(path), progress)
+        return work.tally
+
+
+@asynccontextmanager
+async def _recording(given: Given, file: str, as_recorded: bool) -> AsyncIterator[tuple[str, Span | None]]:
+    """What to read, and what a first look at it tells."""
+    if as_recorded:
+        yield file, None
+        return
+    path = await kept(file)
+    try:
+        console = Console(stderr=True)
+        with console.status(given.say("replay.reading")) if console.is_terminal else nullcontext():
+            span = await span_of(path)
+        yield path, span
+    finally:
+        if path != file:
+            os.unlink(path)
+
+
+def _shift(span: Span | None, speed: float | None, now: int) -> int:
+    """What makes the last message's time the moment at which it is sent."""
+    if span is None or span.first is None or span.last is None:
+        return 0
+    lasts = 0 if speed is None else round((span.last - span.first) / speed)
+    return now + lasts - span.last
+
+
+class _Rate(ProgressColumn):
+    def render(self, task: Task) -> Text:
+        return Text(f"{task.speed or 0:,.0f}/s")
+
+
+class _Progress:
+    """A bar on standard error, where a person looks at it."""
+
+    _EVERY = 100
+
+    def __init__(self, words: str, total: int | None) -> None:
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate(), TimeRemainingColumn())
+        console = Console(stderr=True)
+        self._progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._task = self._progress.add_task(words, total=total)
+
+    def __enter__(self) -> "_Progress":
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def at(self, number: int) -> None:
+        """So many lines are behind us."""
+        if number % self._EVERY == 0:
+            self._progress.update(self._task, completed=number)

@@ -1,0 +1,124 @@
+"""Sessions, as a person and as another program are shown them."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from attrs import frozen
+from rich.table import Table
+from rich.text import Text
+
+from aalis_api_session_manager.kinds import is_unfiled, root_session_of
+from aalis_api_session_manager.model import SessionInfo, SessionPlace
+from aalis_api_session_manager.service import SessionManagerService
+from aalis_api_session_manager.text import TextRef, place_label, session_label
+from aalis_api_session_manager.wire import to_json
+from aalis_host.cli.base import Given
+from aalis_host.cli.output import age, block, compact, cut, facts, on_terminal, one_line, table
+
+__all__ = ["SessionView"]
+
+_LABEL_CELLS, _PLACE_CELLS = 36, 18
+
+
+@frozen
+class SessionView:
+    """Shows sessions of one service, at one moment."""
+
+    given: Given
+    sessions: SessionManagerService
+    now: int
+
+    def label(self, session: SessionInfo) -> str:
+        """Its title, else its name, else the default. Rule: LABEL-3."""
+        return one_line(session.title or self.given.render(session_label(session)))
+
+    def platform(self, session: SessionInfo) -> str | None:
+        """Where its root was born: an IM platform, or the owner's surface that made it."""
+        root = root_session_of(session.id, self.sessions.get_session)
+        return None if root is None else root.origin_platform or root.created_from
+
+    def place(self, session: SessionInfo) -> SessionPlace | None:
+        """Its place; None where its root is unfiled or can't be told. Rule: CREATE-9."""
+        root = root_session_of(session.id, self.sessions.get_session)
+        return None if root is None or is_unfiled(root) else self.sessions.place_of(session.id)
+
+    def as_json(self, session: SessionInfo) -> dict[str, Any]:
+        """The session with `label` and `place`."""
+        shown = session.title or session_label(session)
+        place = self.place(session)
+        return {
+            **to_json(session),
+            "label": shown.source if isinstance(shown, TextRef) else shown,
+            **({} if place is None else {"place": to_json(place)}),
+        }
+
+    def table(self, sessions: Iterable[SessionInfo]) -> Table:
+        """A row for each; on a terminal its id stands below its label."""
+        say = self.given.say
+        names = ("kind", "place", "status", "last-turn", "tokens", "age")
+        heads = ("label", *names) if on_terminal() else ("session", "label", *names)
+        made = table(*(say(f"head.{name}") for name in heads), right=(len(heads) - 2, len(heads) - 1))
+        for session in sessions:
+            label, place = self.label(session), self._place_label(session)
+            cells = [
+                say(f"kind.{session.kind}"),
+                cut(place, _PLACE_CELLS) if on_terminal() else place,
+                say(f"status.{session.status}"),
+                self._last_turn(session),
+                compact(session.tokens.input + session.tokens.output) if session.tokens else "",
+                age(self.now - session.created_at),
+            ]
+            if on_terminal():
+                name = Text(cut(label, _LABEL_CELLS)).append(f"\n{one_line(session.id)}", style="dim")
+                made.add_row(name, *map(Text, cells))
+            else:
+                made.add_row(*map(Text, (one_line(session.id), label, *cells)))
+        return made
+
+    def facts(self, session: SessionInfo) -> Table:
+        """Everything that is known of one."""
+        say, chat, turn = self.given.say, session.origin_chat, session.last_turn
+        audience = "" if chat is None else say("audience.many" if chat.multi_party else "audience.one")
+        rows = [
+            (say("head.session"), session.id),
+            (say("head.name"), session.name),
+            (say("label.title"), session.title),
+            (say("head.kind"), say(f"kind.{session.kind}")),
+            (say("head.place"), self._place_label(session)),
+            (say("head.status"), say(f"status.{session.status}")),
+            (say("label.parent"), session.parent_id),
+            (say("label.children"), "\n".join(session.children)),
+            (
+                say("label.window"),
+                chat
+                and say(
+                    "window", type=f"{session.origin_platform} {chat.type}", target=chat.target_id, audience=audience
+                ),
+            ),
+            (say("label.instance"), session.origin_instance),
+            (say("label.from"), session.created_from),
+            (say("label.directory"), session.current_dir or (session.work and session.work.root)),
+            (say("label.created"), say("when", at=session.created_at)),
+            (say("label.updated"), say("when", at=session.updated_at)),
+            (say("label.last-reply"), session.last_reply_at and say("when", at=session.last_reply_at)),
+            (say("head.last-turn"), self._last_turn(session)),
+            (say("outcome.error"), turn and turn.error and self.given.render(turn.error)),
+            (
+                say("head.tokens"),
+                session.tokens and say("tokens", input=session.tokens.input, output=session.tokens.output),
+            ),
+            (say("label.input"), session.input_context),
+            (say("label.result"), session.result),
+        ]
+        return facts([(name, block(value)) for name, value in rows if value])
+
+    def _place_label(self, session: SessionInfo) -> str:
+        place = self.place(session)
+        if place is None:
+            return ""
+        record = self.sessions.get_place(place.key)
+        return one_line(place.key if record is None else self.given.render(place_label(record)))
+
+    def _last_turn(self, session: SessionInfo) -> str:
+        turn = session.last_turn
+        return "" if turn is None else f"{self.given.say(f'outcome.{turn.outcome}')} {age(self.now - turn.ended_at)}"
