@@ -1,4 +1,4 @@
-"""One memory per test, on each back end."""
+"""One empty database per test, on each back end."""
 
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path

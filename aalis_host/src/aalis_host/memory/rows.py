@@ -8,6 +8,7 @@ import orjson
 
 from aalis_api_session_manager.memory import MetadataRow
 from aalis_api_session_manager.message import Message, ToolCall
+from aalis_api_session_manager.values import freeze_json
 
 __all__ = [
     "COLUMNS",
@@ -95,24 +96,30 @@ def decode_message(row: Sequence[Any]) -> Message:
     """A message from the values of `COLUMNS`; an unreadable part is named in the log and left out."""
     number, session_id, timestamp, shown, archived, generation, role, content, platform, user_id, user_name = row[:11]
     message_id, calls, tool_call_id, name, metadata = row[11:]
-    return Message(
-        id=number,
-        session_id=session_id,
-        timestamp=timestamp,
-        kind="message" if shown else "control",
-        archived=bool(archived),
-        generation=generation,
-        role=role,
-        content=content,
-        platform=platform,
-        user_id=user_id,
-        user_name=user_name,
-        message_id=message_id,
-        tool_calls=() if calls is None else _decode_calls(session_id, number, calls),
-        tool_call_id=tool_call_id,
-        name=name,
-        metadata=None if metadata is None else _decode_object(session_id, number, metadata),
+    message = Message.__new__(Message)
+    # Restored as unpickling does it, without converters and validators: what is stored went through them when it
+    # was made, and they are half the time of a page.
+    message.__setstate__(  # type: ignore[attr-defined]  # attrs gives it to classes with slots
+        {
+            "id": number,
+            "session_id": session_id,
+            "timestamp": timestamp,
+            "kind": "message" if shown else "control",
+            "archived": bool(archived),
+            "generation": generation,
+            "role": role,
+            "content": content,
+            "platform": platform,
+            "user_id": user_id,
+            "user_name": user_name,
+            "message_id": message_id,
+            "tool_calls": () if calls is None else _decode_calls(session_id, number, calls),
+            "tool_call_id": tool_call_id,
+            "name": name,
+            "metadata": None if metadata is None else _decode_object(session_id, number, metadata),
+        }
     )
+    return message
 
 
 def _decode_calls(session_id: str, number: int, text: str) -> tuple[ToolCall, ...]:
@@ -123,7 +130,7 @@ def _decode_calls(session_id: str, number: int, text: str) -> tuple[ToolCall, ..
         return ()
 
 
-def _decode_object(session_id: str, number: int, text: str) -> dict[str, Any] | None:
+def _decode_object(session_id: str, number: int, text: str) -> Any:
     try:
         data = orjson.loads(text)
     except ValueError:
@@ -131,7 +138,7 @@ def _decode_object(session_id: str, number: int, text: str) -> dict[str, Any] | 
     if not isinstance(data, dict):
         _log.warning("session %r: the metadata of message %d can't be read", session_id, number)
         return None
-    return data
+    return freeze_json(data)
 
 
 def decode_metadata(namespace: str, key: str, revision: int, text: bytes | str | None) -> MetadataRow:

@@ -11,12 +11,18 @@ from typing import Final
 from aalis_api_session_manager.memory import COUNT_LIMIT, Position
 from aalis_host.memory.rows import TEXT
 
-__all__ = ["BLOCK", "FIRST", "added", "archived_below", "count", "rebuild", "shown_condition"]
+__all__ = ["BLOCK", "FIRST", "LAST", "added", "archived_below", "count", "rebuild", "shown_condition"]
 
 BLOCK: Final = 128
 
 FIRST: Final = Position(-(2**63), 0)
 """Ahead of every message; a session's first block begins here."""
+
+LAST: Final = Position(2**63 - 1, 2**63 - 1)
+"""Behind every message."""
+
+_ENOUGH: Final = (COUNT_LIMIT // BLOCK + 2, 8 * COUNT_LIMIT // BLOCK, -1)
+"""Blocks to add up: what full ones need; what sparse ones (other kinds of messages in between) need; all."""
 
 _COLUMN: Final = {
     (False, True): "live_texts",
@@ -40,8 +46,8 @@ def _block_numbers(include_archived: bool, include_tools: bool) -> str:
 _VARIANTS: Final = [(archived, tools) for archived in (False, True) for tools in (False, True)]
 
 _SUM_BLOCKS: Final = {
-    variant: f"SELECT timestamp, id, {_block_numbers(*variant)} FROM counts"
-    " WHERE session_id = ? AND (timestamp, id) >= (?, ?) AND (timestamp, id) < (?, ?) ORDER BY timestamp DESC, id DESC"
+    variant: f"SELECT count(*), sum(held) FROM (SELECT {_block_numbers(*variant)} AS held FROM counts WHERE session_id = ?"
+    " AND (timestamp, id) >= (?, ?) AND (timestamp, id) < (?, ?) ORDER BY timestamp DESC, id DESC LIMIT ?)"
     for variant in _VARIANTS
 }
 
@@ -57,8 +63,8 @@ _BLOCK_OF: Final = (
     " ORDER BY timestamp DESC, id DESC LIMIT 1"
 )
 
-_NEXT_BLOCK: Final = (
-    "SELECT timestamp, id FROM counts WHERE session_id = ? AND (timestamp, id) > (?, ?) ORDER BY timestamp, id LIMIT 1"
+_BLOCK_FROM: Final = (
+    "SELECT timestamp, id FROM counts WHERE session_id = ? AND (timestamp, id) >= (?, ?) ORDER BY timestamp, id LIMIT 1"
 )
 
 _ENTRIES: Final = (
@@ -76,8 +82,6 @@ _ADD: Final = {
     for kind, column in _COLUMN.items()
 }
 
-_LAST: Final = Position(2**63 - 1, 2**63 - 1)
-
 Entry = tuple[int, int, int, int]
 """Timestamp, id, shown, archived of a message."""
 
@@ -94,34 +98,32 @@ def count(db: sqlite3.Connection, session_id: str, low: Position, high: Position
         values = (session_id, start.timestamp, start.id, end.timestamp, end.id)
         return int(db.execute(_COUNT_MESSAGES[variant], values).fetchone()[0])
 
-    blocks = db.execute(_SUM_BLOCKS[variant], (session_id, low.timestamp, low.id, high.timestamp, high.id))
-    last = blocks.fetchone()
-    if last is None:
+    first = _block_from(db, session_id, low)
+    last = _block_of(db, session_id, high)
+    if last is None or first > last:
         return single(low, high)
-    first = Position(last[0], last[1])
-    total = single(first, high)
-    for timestamp, number, held in blocks:
-        first = Position(timestamp, number)
-        total += held
-        if total > COUNT_LIMIT:
-            return COUNT_LIMIT + 1
-    return min(total + single(low, first), COUNT_LIMIT + 1)
+    total = single(low, first) + single(last, high)
+    for blocks in _ENOUGH:
+        values = (session_id, first.timestamp, first.id, last.timestamp, last.id, blocks)
+        found, whole = db.execute(_SUM_BLOCKS[variant], values).fetchone()
+        if found != blocks or total + whole > COUNT_LIMIT:
+            break
+    return min(total + (whole or 0), COUNT_LIMIT + 1)
 
 
 def added(db: sqlite3.Connection, session_id: str, position: Position, shown: int, archived: bool) -> None:
     """A shown message was stored."""
-    at = (position.timestamp, position.id)
-    block = db.execute(_BLOCK_OF, (session_id, *at)).fetchone()
+    block = _block_of(db, session_id, position)
     if block is None:
-        _insert(db, session_id, FIRST, [(*at, shown, archived)])
+        _insert(db, session_id, FIRST, [(position.timestamp, position.id, shown, archived)])
         return
-    held = db.execute(_ADD[archived, shown == TEXT], (session_id, *block)).fetchone()[0]
+    held = db.execute(_ADD[archived, shown == TEXT], (session_id, block.timestamp, block.id)).fetchone()[0]
     if held > BLOCK:
-        _split(db, session_id, Position(*block), position)
+        _split(db, session_id, block, position)
 
 
 def _split(db: sqlite3.Connection, session_id: str, start: Position, newest: Position) -> None:
-    end = _next_block(db, session_id, start)
+    end = _behind(db, session_id, start)
     entries = _entries(db, session_id, start, end)
     # A history that grows at its end leaves full blocks behind; anywhere else both halves get room.
     middle = len(entries) - 1 if entries[-1][:2] == (newest.timestamp, newest.id) else len(entries) // 2
@@ -132,33 +134,42 @@ def _split(db: sqlite3.Connection, session_id: str, start: Position, newest: Pos
 
 def archived_below(db: sqlite3.Connection, session_id: str, boundary: Position) -> None:
     """Every shown message ahead of `boundary` was archived."""
-    at = (boundary.timestamp, boundary.id)
-    block = db.execute(_BLOCK_OF, (session_id, *at)).fetchone()
+    block = _block_of(db, session_id, boundary)
     if block is None:
         return
     db.execute(
         "UPDATE counts SET old_texts = old_texts + live_texts, old_tools = old_tools + live_tools, live_texts = 0,"
         " live_tools = 0 WHERE session_id = ? AND (timestamp, id) < (?, ?) AND live_texts + live_tools > 0",
-        (session_id, *block),
+        (session_id, block.timestamp, block.id),
     )
-    start = Position(*block)
-    entries = _entries(db, session_id, start, _next_block(db, session_id, start))
-    db.execute(_DELETE, (session_id, *block))
-    _insert(db, session_id, start, entries)
+    entries = _entries(db, session_id, block, _behind(db, session_id, block))
+    db.execute(_DELETE, (session_id, block.timestamp, block.id))
+    _insert(db, session_id, block, entries)
 
 
 def rebuild(db: sqlite3.Connection, session_id: str) -> None:
     """Make the blocks of a session anew, after messages were removed from it."""
     db.execute("DELETE FROM counts WHERE session_id = ?", (session_id,))
-    entries = _entries(db, session_id, FIRST, _LAST)
+    entries = _entries(db, session_id, FIRST, LAST)
     for at in range(0, len(entries), BLOCK):
         start = Position(*entries[at][:2]) if at else FIRST
         _insert(db, session_id, start, entries[at : at + BLOCK])
 
 
-def _next_block(db: sqlite3.Connection, session_id: str, start: Position) -> Position:
-    row = db.execute(_NEXT_BLOCK, (session_id, start.timestamp, start.id)).fetchone()
-    return _LAST if row is None else Position(*row)
+def _block_of(db: sqlite3.Connection, session_id: str, position: Position) -> Position | None:
+    row = db.execute(_BLOCK_OF, (session_id, position.timestamp, position.id)).fetchone()
+    return None if row is None else Position(*row)
+
+
+def _block_from(db: sqlite3.Connection, session_id: str, position: Position) -> Position:
+    if position == FIRST:
+        return FIRST
+    row = db.execute(_BLOCK_FROM, (session_id, position.timestamp, position.id)).fetchone()
+    return LAST if row is None else Position(*row)
+
+
+def _behind(db: sqlite3.Connection, session_id: str, block: Position) -> Position:
+    return _block_from(db, session_id, Position(block.timestamp, block.id + 1))
 
 
 def _entries(db: sqlite3.Connection, session_id: str, start: Position, end: Position) -> list[Entry]:

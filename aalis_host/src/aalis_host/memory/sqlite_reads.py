@@ -12,8 +12,6 @@ from aalis_host.memory.rows import COLUMNS, decode_message, decode_metadata
 
 __all__ = ["SqliteReads"]
 
-_NUMBER_MAX: Final = 2**63 - 1
-
 _RECORDS: Final = "SELECT namespace, key, revision, CAST(data AS BLOB) FROM metadata"
 
 _COLUMNS: Final = ", ".join(f"messages.{column}" for column in COLUMNS)
@@ -46,7 +44,7 @@ _PAGE: Final = {
 
 
 def _clamped(timestamp: int) -> int:
-    return max(-(2**63), min(timestamp, _NUMBER_MAX))
+    return max(counts.FIRST.timestamp, min(timestamp, counts.LAST.timestamp))
 
 
 class SqliteReads:
@@ -70,9 +68,13 @@ class SqliteReads:
         session_id, archived, tools = request.session_id, request.include_archived, request.include_tools
         forward = request.after is not None
         first = counts.FIRST if request.since_ts is None else Position(_clamped(request.since_ts), 0)
-        end = Position(_NUMBER_MAX if request.until_ts is None else _clamped(request.until_ts), _NUMBER_MAX)
-        low = first if request.after is None else max(first, Position(request.after.timestamp, request.after.id + 1))
-        high = end if request.before is None else min(end, request.before)
+        end = counts.LAST if request.until_ts is None else Position(_clamped(request.until_ts), counts.LAST.id)
+        end = max(first, end)
+        low, high = first, end
+        if request.after is not None:
+            low = min(max(first, Position(request.after.timestamp, request.after.id + 1)), end)
+        if request.before is not None:
+            high = min(max(low, request.before), end)
         values = (session_id, low.timestamp, low.id, high.timestamp, high.id, request.limit)
         with self._one_state():
             rows = self._db.execute(_PAGE[archived, tools, forward], values).fetchall()
@@ -89,7 +91,7 @@ class SqliteReads:
         return Page(messages=tuple(messages), older=older, newer=newer)
 
     def recent(self, request: RecentRequest) -> list[RecentSession]:
-        before = request.before or Position(_NUMBER_MAX, _NUMBER_MAX)
+        before = request.before or counts.LAST
         values = (_clamped(request.since_ts), before.timestamp, before.id)
         if request.platform is None:
             rows = self._db.execute(_RECENT_ALL, values)

@@ -36,8 +36,8 @@ _VERSION_1: Final = (
         name TEXT,
         metadata TEXT
     )""",
-    "CREATE INDEX every ON messages (session_id, timestamp, id, shown) WHERE shown > 0",
-    "CREATE INDEX live ON messages (session_id, timestamp, id, shown) WHERE shown > 0 AND archived = 0",
+    "CREATE INDEX every ON messages (session_id, timestamp, id, shown, archived) WHERE shown > 0",
+    "CREATE INDEX live ON messages (session_id, timestamp, id, shown, archived) WHERE shown > 0 AND archived = 0",
     "CREATE INDEX marks ON messages (session_id) WHERE shown = 0",
     "CREATE UNIQUE INDEX platform_ids ON messages (session_id, message_id) WHERE message_id IS NOT NULL",
     """CREATE TABLE counts (
