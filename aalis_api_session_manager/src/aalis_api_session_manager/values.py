@@ -6,13 +6,15 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-__all__ = ["MAX_DEPTH", "clean_text", "freeze_json", "freeze_object", "optional_text", "thaw_json"]
+__all__ = ["MAX_DEPTH", "clean_text", "freeze_decoded", "freeze_json", "freeze_object", "optional_text", "thaw_json"]
 
 MAX_DEPTH = 100
 """How deep a JSON value may be nested. Writers of JSON have limits too; the nearest known is 254."""
 
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _EMPTY: Mapping[str, Any] = MappingProxyType({})
+
+_CONTAINERS = (dict, list)
 
 
 def clean_text(text: str) -> str:
@@ -80,6 +82,18 @@ def freeze_object(value: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
         raise TypeError(f"expected an object, got {type(value).__name__}")
     frozen: Mapping[str, Any] | None = freeze_json(value)
     return frozen
+
+
+def freeze_decoded(value: Any) -> Any:
+    """`freeze_json` for what a JSON decoder made: its values are good already, only its containers are replaced."""
+    kind = type(value)
+    if kind is dict:
+        return MappingProxyType(
+            {key: freeze_decoded(item) if type(item) in _CONTAINERS else item for key, item in value.items()}
+        )
+    if kind is list:
+        return tuple([freeze_decoded(item) if type(item) in _CONTAINERS else item for item in value])
+    return value
 
 
 def thaw_json(value: Any) -> Any:

@@ -5,6 +5,7 @@ Rules: TAKE-2 to TAKE-8, FIELD-1.
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any, get_args
 
 from attrs import evolve, frozen
@@ -50,6 +51,14 @@ def _stored(metadata: Mapping[str, Any] | None) -> Mapping[str, Any]:
 
 def _platform(root: SessionInfo) -> str | None:
     return root.origin_platform or root.created_from
+
+
+@cache
+def _refusal(needed: tuple[tuple[str, str], ...]) -> TakeVerdict:
+    """The verdict that names each (rule, setting) that would have to change. Rule: TAKE-7."""
+    rules = dict.fromkeys(rule for rule, _ in needed)
+    params = {"settings": ", ".join(setting for _, setting in needed), "rules": ", ".join(rules)}
+    return TakeVerdict(False, TextRef(TAKE_REFUSED, params))
 
 
 class Access:
@@ -98,11 +107,7 @@ class Access:
                 needed.append(("TAKE-5", "takeOtherGroups = true"))
         elif not settings.takeOtherPrivates and not self._own_private(target, principal):
             needed.append(("TAKE-5", "takeOtherPrivates = true"))
-        if not needed:
-            return _ALLOWED
-        rules = dict.fromkeys(rule for rule, _ in needed)
-        params = {"settings": ", ".join(setting for _, setting in needed), "rules": ", ".join(rules)}
-        return TakeVerdict(False, TextRef(TAKE_REFUSED, params))
+        return _refusal(tuple(needed)) if needed else _ALLOWED
 
     def _known_root(self, session_id: str) -> SessionInfo | None:
         """The root that it can be told where it comes from. Rule: TAKE-3."""
@@ -155,7 +160,7 @@ class Access:
             profile = self._config.profiles.get(platform or "")
             if profile is not None:
                 known = evolve(known, **_set_in(profile))
-                if window_type in profile.types:
+                if window_type is not None and window_type in profile.types:
                     known = evolve(known, **_set_in(profile.types[window_type]))
             self._from_configuration[platform, window_type] = known
         return known

@@ -52,13 +52,26 @@ class Collection(Generic[R]):
             entry = self._entries[key] = Entry()
         return entry
 
+    def __contains__(self, key: str) -> bool:
+        return key in self._entries
+
     def values(self) -> Iterator[R]:
         """Every record that readers see."""
         return (entry.current for entry in self._entries.values() if entry.current is not None)
 
+    def known(self, key: str) -> tuple[int, R | None]:
+        """The last known revision with its record; 0 and None for a key that isn't stored."""
+        entry = self._entries.get(key)
+        return (0, None) if entry is None else (entry.revision, entry.committed)
+
     def committed_keys(self) -> list[str]:
         """Every key that is stored, as far as is known here."""
         return [key for key, entry in self._entries.items() if entry.committed is not None]
+
+    def add(self, key: str, revision: int, record: R) -> None:
+        """Take over a stored record that isn't known yet."""
+        self._entries[key] = Entry(revision, record, record)
+        self._on_change(key, record)
 
     def show(self, key: str, record: R | None) -> None:
         """Let readers see `record`."""

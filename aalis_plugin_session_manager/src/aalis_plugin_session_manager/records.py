@@ -20,7 +20,7 @@ from aalis_api_session_manager.model import (
     TokenCount,
     WorkBinding,
 )
-from aalis_api_session_manager.values import freeze_json, thaw_json
+from aalis_api_session_manager.values import freeze_decoded, freeze_json, thaw_json
 from aalis_api_session_manager.wire import from_json, to_json
 
 __all__ = [
@@ -100,7 +100,7 @@ class DeletionIntent:
     started_at: int
 
 
-def _typed(kind: type) -> Callable[[Any], Any]:
+def _of_type(kind: type) -> Callable[[Any], Any]:
     def check(value: Any) -> Any:
         if type(value) is not kind:
             raise TypeError
@@ -109,8 +109,11 @@ def _typed(kind: type) -> Callable[[Any], Any]:
     return check
 
 
+_STATUSES = frozenset(get_args(SessionStatus))
+
+
 def _status(value: Any) -> Any:
-    if value not in get_args(SessionStatus):
+    if value not in _STATUSES:
         raise ValueError
     return value
 
@@ -122,32 +125,34 @@ def _record(cls: type) -> Callable[[Any], Any]:
 def _object(value: Any) -> Any:
     if type(value) is not dict:
         raise TypeError
-    return freeze_json(value)
+    return freeze_decoded(value)
 
 
-_text, _integer = _typed(str), _typed(int)
-_SESSION: dict[str, tuple[str, Callable[[Any], Any]]] = {
-    "id": ("id", _text),
-    "name": ("name", _text),
-    "title": ("title", _text),
-    "parentId": ("parent_id", _text),
-    "status": ("status", _status),
-    "createdAt": ("created_at", _integer),
-    "updatedAt": ("updated_at", _integer),
-    "createdFrom": ("created_from", _text),
-    "inputContext": ("input_context", _text),
-    "result": ("result", _text),
-    "metadata": ("metadata", _object),
-    "originPlatform": ("origin_platform", _text),
-    "originChat": ("origin_chat", _record(OriginChat)),
-    "workspace": ("workspace", _text),
-    "work": ("work", _record(WorkBinding)),
-    "currentDir": ("current_dir", _text),
-    "originInstance": ("origin_instance", _text),
-    "lastReplyAt": ("last_reply_at", _integer),
-    "lastTurn": ("last_turn", _record(LastTurn)),
-    "tokens": ("tokens", _record(TokenCount)),
+_text, _integer = _of_type(str), _of_type(int)
+_SESSION: dict[str, tuple[str, type, Callable[[Any], Any] | None]] = {
+    "id": ("id", str, None),
+    "name": ("name", str, None),
+    "title": ("title", str, None),
+    "parentId": ("parent_id", str, None),
+    "status": ("status", str, _status),
+    "createdAt": ("created_at", int, None),
+    "updatedAt": ("updated_at", int, None),
+    "createdFrom": ("created_from", str, None),
+    "inputContext": ("input_context", str, None),
+    "result": ("result", str, None),
+    "metadata": ("metadata", dict, freeze_decoded),
+    "originPlatform": ("origin_platform", str, None),
+    "originChat": ("origin_chat", dict, _record(OriginChat)),
+    "workspace": ("workspace", str, None),
+    "work": ("work", dict, _record(WorkBinding)),
+    "currentDir": ("current_dir", str, None),
+    "originInstance": ("origin_instance", str, None),
+    "lastReplyAt": ("last_reply_at", int, None),
+    "lastTurn": ("last_turn", dict, _record(LastTurn)),
+    "tokens": ("tokens", dict, _record(TokenCount)),
 }
+"""Stored name -> attribute, JSON type, and what makes the value of it (None: it is the value)."""
+
 _PLAIN = (str, int)
 _ENVELOPE = {"generation", "completions"}
 _DERIVED = {"children", "kind"}
@@ -166,11 +171,14 @@ def decode_session(key: str, data: Any) -> tuple[SessionRecord, list[str]]:
     for name, value in data.items():
         known = _SESSION.get(name)
         if known is not None:
-            if value is not None:
+            attribute, json_type, make = known
+            if type(value) is json_type:
                 try:
-                    fields[known[0]] = known[1](value)
+                    fields[attribute] = value if make is None else make(value)
                 except Exception:
                     dropped.append(name)
+            elif value is not None:
+                dropped.append(name)
         elif name not in _DERIVED and name not in _ENVELOPE:
             extra[name] = value
     if "parent_id" in fields:
@@ -198,7 +206,7 @@ def encode_session(record: SessionRecord) -> dict[str, Any]:
     """Plain JSON for the store."""
     info = record.info
     data: dict[str, Any] = {**record.extra, "kind": info.kind}
-    for name, (attribute, _) in _SESSION.items():
+    for name, (attribute, _, _) in _SESSION.items():
         value = getattr(info, attribute)
         if value is not None:
             data[name] = value if type(value) in _PLAIN else _to_plain(value)

@@ -108,23 +108,25 @@ class RecordStore:
 
     def _take(self, collection: Collection[Any], row: MetadataRow) -> bool:
         """Take a stored record over; a damaged one is named and left alone. Rule: STORE-4."""
-        entry = collection.entry(row.key)
+        record = None
         try:
             if row.damaged is not None:
                 raise Damaged("it isn't JSON")
-            record = None
             if row.data is not None:
                 record, dropped = collection.decode(row.key, row.data)
                 if dropped:
                     log.warning("%s %r: dropped %s, of a wrong type", row.namespace, row.key, ", ".join(dropped))
-            collection.damaged.pop(row.key, None)
         except Damaged as error:
             log.warning("%s %r is damaged and kept as it is: %s", row.namespace, row.key, error)
             collection.damaged[row.key] = str(error)
-            collection.drop_if_empty(row.key)
             return False
-        entry.revision, entry.committed = row.revision, record
-        self._show_current(collection, row.key)
+        collection.damaged.pop(row.key, None)
+        if row.key in collection:
+            entry = collection.entry(row.key)
+            entry.revision, entry.committed = row.revision, record
+            self._show_current(collection, row.key)
+        elif record is not None:
+            collection.add(row.key, row.revision, record)
         return True
 
     def _take_foreign(self, rows: Iterable[MetadataRow], generations: Mapping[str, int]) -> None:
@@ -134,11 +136,11 @@ class RecordStore:
         for row in rows:
             collection = self._collections.get(row.namespace)
             if collection is not None:
-                entry = collection.entry(row.key)
-                old = entry.committed
-                if row.revision > entry.revision and self._take(collection, row) and old != entry.committed:
-                    events.append(Event(collection, row.key, old, entry.committed, foreign=True))
-                collection.drop_if_empty(row.key)
+                revision, old = collection.known(row.key)
+                if row.revision > revision and self._take(collection, row):
+                    new = collection.known(row.key)[1]
+                    if old != new:
+                        events.append(Event(collection, row.key, old, new, foreign=True))
         if events:
             self._dispatcher.committed(events, ())
 
