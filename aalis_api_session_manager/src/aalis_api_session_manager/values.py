@@ -15,6 +15,7 @@ _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _EMPTY: Mapping[str, Any] = MappingProxyType({})
 
 _CONTAINERS = (dict, list)
+_LEAVES = (str, int, bool, float, type(None))
 
 
 def clean_text(text: str) -> str:
@@ -98,8 +99,9 @@ def freeze_decoded(value: Any) -> Any:
 
 def thaw_json(value: Any) -> Any:
     """The plain form (dict, list) of a frozen JSON value; a copy that its caller may change."""
-    if isinstance(value, Mapping):
-        return {key: thaw_json(item) for key, item in value.items()}
-    if isinstance(value, tuple | list):
-        return [thaw_json(item) for item in value]
+    kind = type(value)
+    if kind is MappingProxyType or kind is dict:
+        return {key: item if type(item) in _LEAVES else thaw_json(item) for key, item in value.items()}
+    if kind is tuple or kind is list:
+        return [item if type(item) in _LEAVES else thaw_json(item) for item in value]
     return value

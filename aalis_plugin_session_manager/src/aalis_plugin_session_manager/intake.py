@@ -98,7 +98,7 @@ class Intake:
             filing = asyncio.create_task(self._file(session_id, message), name=f"filing {session_id!r}")
             self._filings[session_id] = filing
             filing.add_done_callback(lambda _: self._filings.pop(session_id, None))
-        await asyncio.shield(filing)
+        await asyncio.wait([filing])
 
     async def _file(self, session_id: str, message: IncomingMessage) -> None:
         try:
@@ -107,10 +107,10 @@ class Intake:
             if claim is None or self._deletions.generation_of(session_id) != generation:
                 return
             record = self._sessions.get(session_id)
-            if record is not None and not claim.mine:
+            if record is not None and not (claim.mine and is_unfiled(record.info)):
                 return
             chat = chat_scope_of(message, self._declared(message.platform) or {})
-            if message.own and not chat.multi_party:
+            if message.own and not chat.multi_party and message.peer_id is None:
                 return
             await self._store.apply(session_id, *self._filing(session_id, message, chat, claim, generation))
         except Exception as error:
@@ -124,8 +124,10 @@ class Intake:
                 async with asyncio.timeout(CLAIM_LIMIT):
                     if await adapter.instance.claims(session_id):
                         claimants.append(adapter)
-            except Exception as error:
-                log.warning("session %r: %s can't say whether it is its own: %s", session_id, adapter.context_id, error)
+            except (Exception, asyncio.CancelledError) as error:
+                if isinstance(error, asyncio.CancelledError) and _being_cancelled():
+                    raise
+                log.warning("session %r: %s can't say whether it is its own: %r", session_id, adapter.context_id, error)
         platforms = {claimant.instance.platform for claimant in claimants}
         if not platforms:
             return _Claim(mine=False, instance=None)
@@ -219,6 +221,12 @@ class Intake:
         for task in [*self._background, *self._filings.values()]:
             task.cancel()
         await asyncio.gather(*self._background, *self._filings.values(), return_exceptions=True)
+
+
+def _being_cancelled() -> bool:
+    """Asked where a CancelledError arrived: was this very task cancelled, or only what it awaited?"""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _shown_name(message: IncomingMessage, chat: OriginChat | None) -> str | None:

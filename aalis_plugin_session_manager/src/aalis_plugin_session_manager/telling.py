@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 
 from attrs import define
@@ -57,17 +57,31 @@ class Dispatcher:
         in_listener.set(True)
         while True:
             tellings, jobs = await self._waiting.get()
-            for telling in tellings:
-                await self._tell_one(telling)
+            await self._tell_all(iter(tellings))
             for job in jobs:
                 job.was_told()
             self._waiting.task_done()
 
-    async def _tell_one(self, telling: _Telling) -> None:
-        try:
-            async with asyncio.timeout(self._limit):
-                await telling.tell()
-        except TimeoutError:
-            log.error("%s: a listener took too long, going on without it", telling.what)
-        except Exception:
-            log.exception("%s: telling of a change failed", telling.what)
+    async def _tell_all(self, tellings: Iterator[_Telling]) -> None:
+        clock = asyncio.get_running_loop().time
+        telling: _Telling | None = next(tellings, None)
+        while telling is not None:
+            try:
+                async with asyncio.timeout(self._limit) as patience:
+                    armed = clock()
+                    while telling is not None:
+                        if clock() - armed > self._limit / 10:
+                            armed = clock()
+                            patience.reschedule(armed + self._limit)
+                        await _tell_one(telling)
+                        telling = next(tellings, None)
+            except TimeoutError:
+                log.error("%s: a listener took too long, going on without it", telling and telling.what)
+                telling = next(tellings, None)
+
+
+async def _tell_one(telling: _Telling) -> None:
+    try:
+        await telling.tell()
+    except Exception:
+        log.exception("%s: telling of a change failed", telling.what)
