@@ -9,9 +9,7 @@ from aalis_host.prompt import prompt
 
 def stored(role: MessageRole, content: str = "", *ids: str, of: str | None = None, **rest: Any) -> Message:
     calls = tuple(ToolCall(id=call_id, name="t", arguments="{}") for call_id in ids)
-    return Message(
-        session_id="s", role=role, content=content, timestamp=1, tool_calls=calls, tool_call_id=of, **rest
-    )
+    return Message(session_id="s", role=role, content=content, timestamp=1, tool_calls=calls, tool_call_id=of, **rest)
 
 
 def shape(messages: list[ModelMessage]) -> list[tuple[str, str, tuple[str, ...], str | None]]:

@@ -36,6 +36,7 @@ from aalis_host.hooks import Hooks
 from aalis_host.models.base import Model, ModelError, ModelMessage, ModelReply
 from aalis_host.prompt import prompt
 from aalis_host.services import ServiceRegistry
+from aalis_host.texts import model_failed, not_sent, too_many_rounds
 from aalis_host.tools import Tools
 
 __all__ = ["Agent"]
@@ -147,9 +148,15 @@ class Agent:
             turn.stop()
 
     async def close(self) -> None:
-        """Stop every turn and wait for their ends; what still comes in is stored without a turn."""
+        """Stop every turn and wait for their ends; what waits or still comes in is stored without a turn."""
         self._closing = True
-        await _stop([turn for turns in self._running.values() for turn in turns])
+        for session_id in list(self._running):
+            self.abort(session_id)
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await self._channels.idle()
+        except TimeoutError:
+            log.warning("turns don't end", sessions=list(self._running), seconds=PATIENCE)
 
     def _turns(self, session_id: str) -> list[_Turn]:
         return list(self._running.get(session_id, ()))
@@ -197,7 +204,7 @@ class Agent:
             if not reply.tool_calls:
                 return await self._answer(turn, question, reply.content)
             if rounds == self._settings.max_tool_rounds:
-                raise _Failed(TextRef("turn.too-many-rounds", {"rounds": rounds}))
+                raise _Failed(too_many_rounds(rounds))
             await self._save(turn, question, "assistant", reply.content, tool_calls=reply.tool_calls)
             messages.append(ModelMessage(role="assistant", content=reply.content, tool_calls=reply.tool_calls))
             for call in reply.tool_calls:
@@ -218,7 +225,7 @@ class Agent:
         try:
             reply = await self._model().complete(messages, self._tools.describe())
         except (ModelError, ConfigError) as error:
-            raise _Failed(TextRef("turn.model-failed", {"reason": str(error)})) from error
+            raise _Failed(model_failed(str(error))) from error
         usage = LlmUsage(session_id=turn.session_id, input_tokens=reply.input_tokens, output_tokens=reply.output_tokens)
         await self._hooks.call("aalis_llm_usage", usage=usage)
         return reply
@@ -245,7 +252,7 @@ class Agent:
         try:
             await self._services.select(GATEWAY).use().dispatch(outgoing)
         except Exception as error:
-            raise _Failed(TextRef("turn.not-sent", {"reason": str(error) or type(error).__name__})) from error
+            raise _Failed(not_sent(str(error) or type(error).__name__)) from error
         return "replied"
 
     async def _save(self, turn: _Turn, question: Message, role: MessageRole, content: str, **rest: Any) -> None:

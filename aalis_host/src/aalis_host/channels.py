@@ -42,6 +42,8 @@ class Channels:
 
     def __init__(self) -> None:
         self._sessions: dict[str, _Session] = {}
+        self._idle = asyncio.Event()
+        self._idle.set()
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -49,7 +51,7 @@ class Channels:
     @asynccontextmanager
     async def turn(self, session_id: str, source: str | None) -> AsyncIterator[None]:
         """Have the channel of a session and source, after all that asked before."""
-        session = self._sessions.setdefault(session_id, _Session())
+        session = self._session(session_id)
         turn = asyncio.get_running_loop().create_future()
         session.waiting.setdefault(source, deque()).append(turn)
         session.wake(source)
@@ -67,7 +69,7 @@ class Channels:
     @asynccontextmanager
     async def hold(self, session_id: str) -> AsyncIterator[None]:
         """While it is held no turn of the session begins; those that run are not touched."""
-        session = self._sessions.setdefault(session_id, _Session())
+        session = self._session(session_id)
         session.holds += 1
         try:
             yield
@@ -77,6 +79,16 @@ class Channels:
                 session.wake(source)
             self._drop(session_id, session)
 
+    async def idle(self) -> None:
+        """Wait until nobody has, waits for or holds a channel."""
+        await self._idle.wait()
+
+    def _session(self, session_id: str) -> _Session:
+        self._idle.clear()
+        return self._sessions.setdefault(session_id, _Session())
+
     def _drop(self, session_id: str, session: _Session) -> None:
         if session.idle:
             self._sessions.pop(session_id, None)
+        if not self._sessions:
+            self._idle.set()

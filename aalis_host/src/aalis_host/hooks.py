@@ -20,6 +20,10 @@ __all__ = ["HookError", "Hooks", "cancelled_from_outside"]
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
+EVENT_SECONDS = 10.0
+"""How long one plugin may take over one session event; then the others are told (rule EVENT-1)."""
+
+
 class HookError(Exception):
     """A plugin's hooks can't be registered; the text says which and why."""
 
@@ -109,8 +113,10 @@ async def _call(impl: pluggy.HookImpl, kwargs: dict[str, Any]) -> Any:
 
 
 async def _isolated(hook: str, impl: pluggy.HookImpl, kwargs: dict[str, Any]) -> Any:
+    limit = EVENT_SECONDS if hook.startswith("aalis_session_") else None
     try:
-        return await _call(impl, kwargs)
+        async with asyncio.timeout(limit):
+            return await _call(impl, kwargs)
     except (Exception, asyncio.CancelledError) as error:
         if isinstance(error, asyncio.CancelledError) and cancelled_from_outside():
             raise

@@ -16,7 +16,7 @@ from babel.dates import format_date, format_time, get_datetime_format
 from aalis_api_session_manager.errors import ConfigError
 from aalis_api_session_manager.text import TextRef, add_texts, template_of
 
-__all__ = ["reader_locale", "render"]
+__all__ = ["model_failed", "not_sent", "reader_locale", "render", "too_many_rounds"]
 
 add_texts(
     {
@@ -28,6 +28,21 @@ add_texts(
         },
     }
 )
+
+
+def model_failed(reason: str) -> TextRef:
+    """A turn's end: the model gave no answer."""
+    return TextRef("turn.model-failed", {"reason": reason})
+
+
+def not_sent(reason: str) -> TextRef:
+    """A turn's end: the platform refused the reply."""
+    return TextRef("turn.not-sent", {"reason": reason})
+
+
+def too_many_rounds(rounds: int) -> TextRef:
+    """A turn's end: the model only called tools."""
+    return TextRef("turn.too-many-rounds", {"rounds": rounds})
 
 
 def reader_locale(language: str = "") -> Locale:
