@@ -11,7 +11,7 @@ from aalis_host.memory.readers import ReadStore
 from aalis_host.memory.sqlite_reads import SqliteReads
 from aalis_host.memory.sqlite_schema import APPLICATION_ID, STEPS
 from aalis_host.memory.sqlite_writes import LOCK_SECONDS, SqliteWrites, begin_immediate
-from aalis_host.memory.upgrades import upgrade
+from aalis_host.memory.upgrades import refuse_newer, refuse_older, upgrade
 from aalis_host.memory.writer import WriteStore
 
 __all__ = ["SqliteBackend"]
@@ -33,9 +33,13 @@ class SqliteBackend:
     def open_writer(self) -> WriteStore:
         db = self._connect("rwc")
         try:
+            empty = not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+            if not empty:
+                self._check(db)
             self._use_wal(db)
             db.execute("PRAGMA synchronous = FULL")
-            self._prepare(db)
+            if empty or self._version(db) < len(STEPS):
+                self._prepare(db)
         except BaseException as error:
             db.close()
             raise self._explained(error) from error
@@ -52,6 +56,7 @@ class SqliteBackend:
                 db.execute("PRAGMA query_only = ON")
                 db.execute(f"PRAGMA busy_timeout = {LOCK_SECONDS * 1000:.0f}")
                 self._check(db)
+                refuse_older(str(self.path), self._version(db), STEPS)
         except BaseException as error:
             for store in stores:
                 store.close()
@@ -84,21 +89,19 @@ class SqliteBackend:
 
     def _prepare(self, db: sqlite3.Connection) -> None:
         begin_immediate(db)
-        if db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-            self._check(db)
-        else:
-            db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        version = db.execute("PRAGMA user_version").fetchone()[0]
+        version = self._version(db)  # another process may have been faster
         reached = upgrade(str(self.path), version, STEPS, db.execute)
-        if reached > version:
-            db.execute(f"PRAGMA user_version = {reached}")
+        db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        db.execute(f"PRAGMA user_version = {reached}")
         db.execute("COMMIT")
 
     def _check(self, db: sqlite3.Connection) -> None:
         if db.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
             raise ConfigError(f"{str(self.path)!r} isn't a database of this program")
-        version = db.execute("PRAGMA user_version").fetchone()[0]
-        upgrade(str(self.path), max(version, len(STEPS)), STEPS, db.execute)
+        refuse_newer(str(self.path), self._version(db), STEPS)
+
+    def _version(self, db: sqlite3.Connection) -> int:
+        return int(db.execute("PRAGMA user_version").fetchone()[0])
 
     def _explained(self, error: BaseException) -> BaseException:
         if not isinstance(error, sqlite3.Error):

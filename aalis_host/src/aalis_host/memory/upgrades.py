@@ -8,19 +8,37 @@ from collections.abc import Callable, Sequence
 
 from aalis_api_session_manager.errors import ConfigError
 
-__all__ = ["upgrade"]
+__all__ = ["refuse_newer", "refuse_older", "upgrade"]
 
 
-def upgrade(where: str, version: int, steps: Sequence[Sequence[str]], execute: Callable[[str], object]) -> int:
-    """Run the steps that are missing and answer the version reached; the caller commits and stores it.
+Steps = Sequence[Sequence[str]]
+"""The statements of each step."""
 
-    Raises ConfigError when a newer program made the database.
-    """
+
+def refuse_newer(where: str, version: int, steps: Steps) -> None:
+    """Raise ConfigError when a newer program made the database."""
     if version > len(steps):
         raise ConfigError(
             f"{where} was made by a newer version of this program "
             f"(its schema is {version}, this program knows up to {len(steps)}): update the program"
         )
+
+
+def refuse_older(where: str, version: int, steps: Steps) -> None:
+    """Raise ConfigError when the database has to be upgraded first: reading only doesn't change it."""
+    if version < len(steps):
+        raise ConfigError(
+            f"{where} was made by an older version of this program (its schema is {version}, this program needs "
+            f"{len(steps)}): open it for writing once"
+        )
+
+
+def upgrade(where: str, version: int, steps: Steps, execute: Callable[[str], object]) -> int:
+    """Run the steps that are missing and answer the version reached; the caller stores it and commits.
+
+    Raises ConfigError when a newer program made the database.
+    """
+    refuse_newer(where, version, steps)
     for statement in (statement for step in steps[version:] for statement in step):
         execute(statement)
     return len(steps)
