@@ -266,7 +266,7 @@ async def test_an_older_schema_isnt_read_half(path: Path) -> None:
     db = sqlite3.connect(path)
     db.execute("PRAGMA user_version = 0")
     db.close()
-    with pytest.raises(ConfigError, match="older version.*open it for writing once"):
+    with pytest.raises(ConfigError, match=r"older version.*open it for writing once"):
         await open_memory(path, read_only=True, now=Clock()).open()
 
 

@@ -47,7 +47,8 @@ _VARIANTS: Final = [(archived, tools) for archived in (False, True) for tools in
 
 _SUM_BLOCKS: Final = {
     variant: f"SELECT count(*), sum(held) FROM (SELECT {_block_numbers(*variant)} AS held FROM counts"
-    " WHERE session_id = ? AND (timestamp, id) >= (?, ?) AND (timestamp, id) < (?, ?) ORDER BY timestamp DESC, id DESC LIMIT ?)"
+    " WHERE session_id = ? AND (timestamp, id) >= (?, ?) AND (timestamp, id) < (?, ?)"
+    " ORDER BY timestamp DESC, id DESC LIMIT ?)"
     for variant in _VARIANTS
 }
 
