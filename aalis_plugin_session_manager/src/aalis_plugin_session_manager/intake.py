@@ -7,6 +7,7 @@ from typing import Any
 
 from attrs import frozen
 
+from aalis_api_session_manager.errors import InvalidSession
 from aalis_api_session_manager.host import PlatformAdapter, Provided
 from aalis_api_session_manager.kinds import chat_scope_of, is_unfiled, session_kind, window_key
 from aalis_api_session_manager.message import IncomingMessage
@@ -62,7 +63,11 @@ class Intake:
         if not session_id:
             return
         while True:
-            await self._deletions.gate(session_id)
+            try:
+                await self._deletions.gate(session_id)
+            except InvalidSession as error:
+                log.warning("a message isn't filed: %s", error)
+                return
             if message.source is not None:
                 return
             record = self._sessions.get(session_id)
