@@ -56,12 +56,10 @@ class _HistoryClearing:
         if request.types and "context" not in request.types:
             return None
         try:
-            if request.scope == "all":
+            if request.session_id is None:
                 removed = await self._memory.clear_all()
-            elif request.session_id is not None:
-                removed = await self._memory.clear_session(request.session_id, request.below_generation)
             else:
-                return ClearRow(source=HISTORY_SOURCE, success=False, message="which session isn't said")
+                removed = await self._memory.clear_session(request.session_id, request.below_generation)
         except StorageError as error:
             return ClearRow(source=HISTORY_SOURCE, success=False, message=str(error))
         return ClearRow(source=HISTORY_SOURCE, success=True, message=f"{removed} messages removed")
