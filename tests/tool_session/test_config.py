@@ -16,6 +16,8 @@ from aalis_plugin_tool_session.config import ToolSessionConfig, read_config
 from aalis_plugin_tool_session.plugin import ToolSessionPlugin
 from tests.tool_session.kit import DELEGATE, HISTORY, LIST, NAME, stack
 
+TIMEOUT = "crossSessionDefaultTimeoutSec must be a number above 0, at most 300"
+
 
 @pytest.mark.rule("CFG-1", "DELEG-1", "DELEG-11")
 def test_the_defaults_are_the_documents() -> None:
@@ -68,18 +70,16 @@ def test_every_setting_is_read_by_its_own_name() -> None:
         ({"scope": "everything"}, "scope must be one of current, platform, all, not 'everything'"),
         ({"scope": ["all"]}, "scope must be one of current, platform, all, not ['all']"),
         ({"perMessageMaxChars": -1}, "perMessageMaxChars must be a whole number from 0 to 10000000, not -1"),
-        ({"crossSessionDefaultTimeoutSec": 0}, "crossSessionDefaultTimeoutSec must be a number above 0, at most 300, not 0"),
-        ({"crossSessionDefaultTimeoutSec": 301}, "crossSessionDefaultTimeoutSec must be a number above 0, at most 300, not 301"),
-        (
-            {"crossSessionDefaultTimeoutSec": float("nan")},
-            "crossSessionDefaultTimeoutSec must be a number above 0, at most 300, not nan",
-        ),
+        ({"crossSessionDefaultTimeoutSec": 0}, f"{TIMEOUT}, not 0"),
+        ({"crossSessionDefaultTimeoutSec": 301}, f"{TIMEOUT}, not 301"),
+        ({"crossSessionDefaultTimeoutSec": "60"}, f"{TIMEOUT}, not '60'"),
+        ({"crossSessionDefaultTimeoutSec": float("nan")}, f"{TIMEOUT}, not nan"),
         ({"delegateReply": "never"}, "delegateReply must be one of always, taken, not 'never'"),
         ({"maxLimits": 10}, "unknown setting 'maxLimits'; the nearest is 'maxLimit'"),
         ({"max_limit": 10}, "unknown setting 'max_limit'; the nearest is 'maxLimit'"),
         ({"crosssessionenabled": False}, "unknown setting 'crosssessionenabled'; the nearest is 'crossSessionEnabled'"),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_setting_is_refused_by_name_with_what_is_allowed(table: dict[str, Any], text: str) -> None:
     with pytest.raises(ConfigError) as caught:
         read_config(table)

@@ -127,11 +127,11 @@ def test_digits_of_any_other_length_are_refused(length: int) -> None:
     assert "8 a date, 9 or 10 seconds, 12 to 14 milliseconds" in text
 
 
-@pytest.mark.parametrize(
-    "value",
-    ["", " ", "yesterday", "2026-13-01", "2026-02-30", "20261345", "2026-11", "09:30", "-1796073281", "１７９６０７３２８１",
-     1.5, True, float("nan"), float("inf"), [], {}, "9999-12-31"],
-)  # fmt: skip
+NO_TEXTS = ("", " ", "yesterday", "2026-13-01", "2026-02-30", "20261345", "2026-11", "09:30", "-1796073281")
+FULL_WIDTH = "１７９６０７３２８１"
+
+
+@pytest.mark.parametrize("value", [*NO_TEXTS, FULL_WIDTH, "9999-12-31", 1.5, True, float("nan"), float("inf"), [], {}])
 def test_what_is_no_time_is_refused_by_its_name(value: object) -> None:
     assert refused(until=value).startswith("until can't be read as a time: ")
 

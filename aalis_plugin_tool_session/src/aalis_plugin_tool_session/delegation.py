@@ -125,6 +125,10 @@ class DelegateTool:
             log.exception("the history of session %s couldn't be read", target)
             raise Refused(text("memory-failed")) from None
 
+    def _generation_of(self, session_id: str) -> int:
+        sessions = self._host.select(SESSION_MANAGER)
+        return sessions.use().generation_of(session_id) if sessions.present else 0
+
     async def _adapter_of(self, target: str) -> PlatformAdapter | None:
         """The first adapter that claims the session, as for any delivery."""
         for provided in self._host.all(PLATFORM):
@@ -149,7 +153,13 @@ class DelegateTool:
             if reason is not None:
                 raise Refused(text("delegate.platform", reason=reason))
         now = self._host.now()
-        delegation = Delegation(id=uuid.uuid4().hex, source=call.session_id, target=target, at=now)
+        delegation = Delegation(
+            id=uuid.uuid4().hex,
+            source=call.session_id,
+            target=target,
+            at=now,
+            generation=self._generation_of(target),
+        )
         message = IncomingMessage(
             session_id=target,
             platform=platform_of(self._access.root_of(target))
@@ -189,10 +199,13 @@ class DelegateTool:
             return answer({**head, "waited_seconds": waited, "note": text("delegate.running").source})
         withheld = await self._withheld(delegation, call)
         self.dispatches.picked_up(delegation)
+        deleted = self._generation_of(delegation.target) != delegation.generation
         if delegation.state == "not_admitted":
-            return refusal(text("delegate.deleted" if delegation.deleted else "delegate.not-taken-up"), **head)
+            return refusal(text("delegate.deleted" if deleted else "delegate.not-taken-up"), **head)
         shown: dict[str, Any] = {**head, "outcome": delegation.outcome}
-        if note := _note(delegation, withheld is None):
+        if deleted:
+            shown["note"] = text("delegate.deleted").source
+        elif note := _note(delegation, withheld is None):
             shown["note"] = note
         if delegation.reply and withheld is not None:
             shown["reply_withheld"] = text("delegate.withheld", reason=withheld).source
@@ -216,7 +229,7 @@ def _note(delegation: Delegation, open_: bool) -> str | None:
         case "silent":
             return text("delegate.silent").source
         case "aborted":
-            return text("delegate.deleted" if delegation.deleted else "delegate.aborted").source
+            return text("delegate.aborted").source
         case "error":
             reason = delegation.error if open_ else None
             return text("delegate.error", reason=reason or text("delegate.error-untold").source).source

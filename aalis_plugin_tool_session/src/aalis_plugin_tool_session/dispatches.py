@@ -28,22 +28,22 @@ _SOURCE: Final = "delegation:"
 
 @define(eq=False, kw_only=True)
 class Delegation:
-    """One dispatch of `source` to `target`, at `at` milliseconds.
+    """One dispatch of `source` to `target`, at `at` milliseconds; `generation` is the target's of that moment.
 
     `outcome`, `reply` (cut, with the number of characters left out) and `error` are of its turn, once `state` is
-    `answered`. `deleted`: the target was deleted before it answered; `orphaned`: the source was.
+    `answered`. `orphaned`: the source was deleted meanwhile.
     """
 
     id: str
     source: str
     target: str
     at: int
+    generation: int
     state: Literal["running", "answered", "not_admitted"] = "running"
     outcome: TurnOutcome | None = None
     reply: str = ""
     reply_left_out: int = 0
     error: str | None = None
-    deleted: bool = False
     orphaned: bool = False
     ended_at: int = 0
     ended: asyncio.Event = field(factory=asyncio.Event, repr=False)
@@ -112,12 +112,11 @@ class Dispatches:
         self._answered.pop(delegation.id, None)
 
     def session_deleted(self, session_id: str) -> None:
-        """What a deleted session sent is nobody's any more; what was sent to it won't be done."""
-        for sent in [one for one in self._answered.values() if one.source == session_id]:
-            del self._answered[sent.id]
-        for one in self._running.values():
-            one.deleted = one.deleted or one.target == session_id
-            one.orphaned = one.orphaned or one.source == session_id
+        """What a deleted session sent is nobody's any more, not even a new session's of the same id."""
+        for delegation in [one for one in self._answered.values() if one.source == session_id]:
+            del self._answered[delegation.id]
+        for delegation in self._running.values():
+            delegation.orphaned = delegation.orphaned or delegation.source == session_id
 
     def _expire(self, now: int) -> None:
         while self._answered and next(iter(self._answered.values())).ended_at < now - KEPT_MS:

@@ -85,6 +85,6 @@ class ToolSessionPlugin:
 
     @hookimpl
     def aalis_session_deleted(self, session_id: str) -> None:
-        """Forget what was kept for the session."""
+        """Forget what the session sent."""
         if self._parts is not None:
             self._parts.delegate.dispatches.session_deleted(session_id)

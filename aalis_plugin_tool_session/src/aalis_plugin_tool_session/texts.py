@@ -172,7 +172,7 @@ _TEXTS: Final = {
         "zh_CN": "消息已送出,但那边没有回合处理它:途中被处理或丢弃。任务没有执行;请告知对方,或换一个会话。",
     },
     "delegate.deleted": {
-        "en": "The target session was deleted meanwhile. Don't send the task again; tell the person.",
+        "en": "The target session was deleted meanwhile. Don't send the task again: tell the person.",
         "zh_CN": "目标会话在此期间被删除。不要重发,请告知对方。",
     },
     "delegate.dispatched": {
