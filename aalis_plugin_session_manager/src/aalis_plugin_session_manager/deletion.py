@@ -41,6 +41,7 @@ class Deletion:
 
     intent: DeletionIntent
     job: Job | None
+    told: set[str] = field(factory=set)
     opened: asyncio.Event = field(factory=asyncio.Event)
     durable: asyncio.Future[None] = field(factory=lambda: asyncio.get_running_loop().create_future())
     done: asyncio.Future[None] = field(factory=lambda: asyncio.get_running_loop().create_future())
@@ -72,6 +73,14 @@ class Deletion:
 
 _inside: ContextVar[frozenset[int]] = ContextVar("inside_deletions", default=frozenset())
 """The deletions in whose own listeners the current code runs."""
+
+
+_Work = Callable[[], Awaitable[None]]
+_Hold = Callable[[str, _Work], Awaitable[None]]
+
+
+async def _at_once(session_id: str, work: _Work) -> None:
+    await work()
 
 
 class Deletions:
@@ -167,16 +176,17 @@ class Deletions:
 
     async def _delete(self, deletion: Deletion) -> None:
         _inside.set(_inside.get() | {id(deletion)})
-        delay = FIRST_RETRY
+        delay, hold = FIRST_RETRY, self._held if deletion.job is not None else _at_once
         try:
             while True:
                 try:
-                    await self._held(deletion.root_id, partial(self._finish, deletion))
+                    await hold(deletion.root_id, partial(self._finish, deletion, hold))
                     break
                 except Exception as error:
                     log.warning("session %r: its deletion waits and is tried again: %s", deletion.root_id, error)
                     self._open(deletion)
                     deletion.settle(StorageError(str(error), session_id=deletion.root_id, pending=True))
+                    hold = _at_once
                     await asyncio.sleep(delay)
                     delay = min(delay * 2, LAST_RETRY)
             self._open(deletion)
@@ -188,15 +198,18 @@ class Deletions:
             deletion.settle(None if deletion.opened.is_set() else stopped)
             self._open(deletion)
 
-    async def _held(self, session_id: str, work: Callable[[], Awaitable[None]]) -> None:
+    async def _held(self, session_id: str, work: _Work) -> None:
         """Through the agent, which stops the session's turns and holds it. Rule: DELETE-2."""
         if self._agent.present:
             await self._agent.use().clearing(session_id, work)
         else:
             await work()
 
-    async def _finish(self, deletion: Deletion) -> None:
-        """Records gone, then level by level, deepest first: told, then cleared. The intent goes last."""
+    async def _finish(self, deletion: Deletion, hold: _Hold) -> None:
+        """Records gone, then level by level, deepest first: told, then cleared. The intent goes last.
+
+        `hold` is the agent's at the first try only: what arrives later isn't stopped by this deletion (GEN-3).
+        """
         if deletion.job is not None:
             await self._store.settled(deletion.job, durable=True)
         if not deletion.durable.done():
@@ -204,7 +217,7 @@ class Deletions:
         *below, (root_id,) = deletion.intent.levels
         for level in below:
             results = await asyncio.gather(
-                *(self._held(one, partial(self._clear, deletion, one)) for one in level),
+                *(hold(one, partial(self._clear, deletion, one)) for one in level),
                 return_exceptions=True,
             )
             for result in results:
@@ -216,7 +229,8 @@ class Deletions:
 
     async def _clear(self, deletion: Deletion, session_id: str) -> None:
         """Tell, and when every listener has returned clear what was kept. Rule: DELETE-1."""
-        if session_id not in self._table:
+        if session_id not in self._table and session_id not in deletion.told:
+            deletion.told.add(session_id)
             await self._store.in_turn(f"sessions {session_id!r}", partial(self._tell_deleted, deletion, session_id))
         generation = max(deletion.intent.generations.get(session_id, 0), 1)
         request = ClearRequest(scope="session", session_id=session_id, below_generation=generation)
