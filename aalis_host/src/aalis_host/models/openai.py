@@ -67,7 +67,7 @@ class OpenAIModel:
         completions: Any = self._client.chat.completions
         answer = await completions.create(**request)
         if isinstance(answer, str) or not answer.choices:
-            raise ModelError(f"its server gave no answer: {_said(answer)}")
+            raise ModelError(f"its server gave no answer: {_said(getattr(answer, 'error', None) or answer)}")
         message = answer.choices[0].message
         pieces = _Pieces(usage=answer.usage)
         pieces.add(message)
@@ -94,20 +94,20 @@ class OpenAIModel:
                 cause = error.__cause__
                 return f"{self._client.base_url} can't be reached: {cause or error}"
             case APIStatusError(status_code=401 | 403):
-                return f"its server refused the key ({error.status_code}): {error.message}"
+                return f"its server refused the key ({error.status_code}): {_said(error.body)}"
             case APIStatusError(status_code=429):
-                return f"its server has too many requests (429): {error.message}"
+                return f"its server has too many requests (429): {_said(error.body)}"
             case APIStatusError():
-                return f"its server answered {error.status_code}: {error.message}"
+                return f"its server answered {error.status_code}: {_said(error.body)}"
             case _:
-                return f"its server reported: {error.message}"
+                return f"its server reported: {_said(error.message)}"
 
 
 def _key(settings: ModelSettings) -> str:
     if not settings.api_key_env:
         return "none"
     key = os.environ.get(settings.api_key_env, "").strip()
-    if not key:
+    if not key or not key.isascii():
         raise ConfigError(
             f"model.kind is 'openai', but the environment variable {settings.api_key_env} holds no key"
             " (model.api_key_env names another one; empty is for a server that wants none)"
@@ -127,10 +127,10 @@ def _plain(message: ModelMessage) -> dict[str, Any]:
     return plain
 
 
-def _said(answer: Any) -> str:
-    error = getattr(answer, "error", None)
-    text = error.get("message") if isinstance(error, dict) else error if error is not None else answer
-    return str(text)[:200]
+def _said(body: Any) -> str:
+    """What a server said of its error, on one line: the message where there is one, else the start of the body."""
+    message = body.get("message", body) if isinstance(body, dict) else body
+    return " ".join(str(message).split())[:200] or "nothing more"
 
 
 @define
