@@ -97,7 +97,7 @@ class Readers:
             try:
                 result = work(store)
             except BaseException as error:  # the thread must outlive whatever happens in a read
-                failed = StorageError(f"reading failed: {error or type(error).__name__}")
+                failed = StorageError(f"reading failed: {' '.join(str(error).split()) or type(error).__name__}")
                 failed.__cause__ = error
             self._report(_deliver, future, result, failed)
         try:

@@ -9,17 +9,12 @@ import sqlite3
 from typing import Final
 
 from aalis_api_session_manager.memory import COUNT_LIMIT, Position
+from aalis_host.memory.paging import FIRST, LAST
 from aalis_host.memory.rows import TEXT
 
-__all__ = ["BLOCK", "FIRST", "LAST", "added", "archived_below", "count", "rebuild", "shown_condition"]
+__all__ = ["BLOCK", "added", "archived_below", "count", "rebuild", "shown_condition"]
 
 BLOCK: Final = 128
-
-FIRST: Final = Position(-(2**63), 0)
-"""Ahead of every message; a session's first block begins here."""
-
-LAST: Final = Position(2**63 - 1, 2**63 - 1)
-"""Behind every message."""
 
 _ENOUGH: Final = (COUNT_LIMIT // BLOCK + 2, 8 * COUNT_LIMIT // BLOCK, -1)
 """Blocks to add up: what full ones need; what sparse ones (other kinds of messages in between) need; all."""

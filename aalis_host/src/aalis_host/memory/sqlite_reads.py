@@ -7,6 +7,7 @@ from typing import Final
 
 from aalis_api_session_manager.memory import Changes, MetadataRow, Page, Position, RecentSession
 from aalis_host.memory import sqlite_counts as counts
+from aalis_host.memory.paging import LAST, bounds, clamped
 from aalis_host.memory.readers import PageRequest, RecentRequest
 from aalis_host.memory.rows import COLUMNS, decode_message, decode_metadata
 
@@ -43,10 +44,6 @@ _PAGE: Final = {
 }
 
 
-def _clamped(timestamp: int) -> int:
-    return max(counts.FIRST.timestamp, min(timestamp, counts.LAST.timestamp))
-
-
 class SqliteReads:
     """A `ReadStore` on one SQLite connection."""
 
@@ -66,33 +63,20 @@ class SqliteReads:
 
     def page(self, request: PageRequest) -> Page:
         session_id, archived, tools = request.session_id, request.include_archived, request.include_tools
-        forward = request.after is not None
-        first = counts.FIRST if request.since_ts is None else Position(_clamped(request.since_ts), 0)
-        end = counts.LAST if request.until_ts is None else Position(_clamped(request.until_ts), counts.LAST.id)
-        end = max(first, end)
-        low, high = first, end
-        if request.after is not None:
-            low = min(max(first, Position(request.after.timestamp, request.after.id + 1)), end)
-        if request.before is not None:
-            high = min(max(low, request.before), end)
+        asked = bounds(request)
+        low, high = asked.inside
         values = (session_id, low.timestamp, low.id, high.timestamp, high.id, request.limit)
         with self._one_state():
-            rows = self._db.execute(_PAGE[archived, tools, forward], values).fetchall()
-            messages = [decode_message(row) for row in (rows if forward else reversed(rows))]
-            # What the page's own side holds beyond it is counted from its edge; a page that isn't full left nothing.
-            whole = len(messages) < request.limit
-            older_end, newer_start = low, high
-            if not whole and forward:
-                newer_start = Position(messages[-1].timestamp, messages[-1].id + 1) if messages else low
-            elif not whole:
-                older_end = Position(messages[0].timestamp, messages[0].id) if messages else high
-            older = counts.count(self._db, session_id, first, older_end, archived, tools)
-            newer = counts.count(self._db, session_id, newer_start, end, archived, tools)
-        return Page(messages=tuple(messages), older=older, newer=newer)
+            rows = self._db.execute(_PAGE[archived, tools, asked.forward], values).fetchall()
+            messages = tuple(decode_message(row) for row in (rows if asked.forward else reversed(rows)))
+            older, newer = (
+                counts.count(self._db, session_id, *span, archived, tools) for span in asked.left_out(messages)
+            )
+        return Page(messages=messages, older=older, newer=newer)
 
     def recent(self, request: RecentRequest) -> list[RecentSession]:
-        before = request.before or counts.LAST
-        values = (_clamped(request.since_ts), before.timestamp, before.id)
+        since, before = clamped(Position(request.since_ts, 0)), clamped(request.before or LAST)
+        values = (since.timestamp, before.timestamp, before.id)
         if request.platform is None:
             rows = self._db.execute(_RECENT_ALL, values)
         else:

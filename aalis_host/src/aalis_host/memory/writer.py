@@ -209,12 +209,23 @@ class Writer:
         except Exception as error:
             self._store.undo()
             _log.warning("a group of %d changes failed, trying each alone: %s", len(group), error)
-            for job in group:
-                job.results = [self._alone(job.kind, piece) for piece in job.pieces]
+            self._do_each_alone(group)
 
-    def _alone(self, kind: Kind, piece: Any) -> Any:
+    def _do_each_alone(self, group: list[Job]) -> None:
+        unreachable: StorageError | None = None
+        for job in group:
+            job.results = []
+            for piece in job.pieces:
+                if unreachable is None:
+                    try:
+                        self._store.begin()
+                    except Exception as error:
+                        self._store.undo()
+                        unreachable = _storage_error(error)  # it would be the same for every other, one wait each
+                job.results.append(unreachable or self._finish_alone(job.kind, piece))
+
+    def _finish_alone(self, kind: Kind, piece: Any) -> Any:
         try:
-            self._store.begin()
             (result,) = getattr(self._store, kind)([piece])
             self._store.end()
         except Exception as error:
@@ -244,6 +255,6 @@ class Writer:
 def _storage_error(error: BaseException) -> StorageError:
     if isinstance(error, StorageError):
         return error
-    made = StorageError(f"the database refused: {error or type(error).__name__}")
+    made = StorageError(f"the database refused: {' '.join(str(error).split()) or type(error).__name__}")
     made.__cause__ = error
     return made
