@@ -4,6 +4,7 @@ import importlib
 import pkgutil
 import string
 from collections.abc import Iterator
+from pathlib import PosixPath
 
 import pytest
 
@@ -84,6 +85,12 @@ def test_refs_compare_by_key_and_values() -> None:
     assert one == other
     assert hash(one) == hash(other)
     assert one != TextRef("k", {"a": [2]})
+
+
+def test_a_value_that_cannot_be_stored_is_named() -> None:
+    """A text is stored with its values, so each must be a JSON value."""
+    with pytest.raises(TypeError, match=r"params\.path: PosixPath isn't a JSON value"):
+        TextRef("k", {"path": PosixPath("x")})
 
 
 def test_a_text_or_a_ref() -> None:

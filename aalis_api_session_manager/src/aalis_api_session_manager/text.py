@@ -60,6 +60,10 @@ class _SourceFormatter(string.Formatter):
 _SOURCE = _SourceFormatter()
 
 
+def _params(params: Mapping[str, Any]) -> Any:
+    return freeze_json(params, "params")
+
+
 @frozen
 class TextRef:
     """A text by key and parameters.
@@ -69,7 +73,7 @@ class TextRef:
     """
 
     key: str
-    params: Mapping[str, Any] = field(factory=dict, converter=freeze_json, hash=False)
+    params: Mapping[str, Any] = field(factory=dict, converter=_params, hash=False)
     fallback: str | None = field(default=None, eq=False, repr=False, kw_only=True)
 
     @property
