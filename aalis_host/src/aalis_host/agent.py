@@ -30,6 +30,7 @@ from aalis_api_session_manager.model import TurnOutcome
 from aalis_api_session_manager.service import GATEWAY, MEMORY
 from aalis_api_session_manager.text import TextRef
 from aalis_host.channels import Channels
+from aalis_host.claims import Claim, Claims
 from aalis_host.config import AgentSettings
 from aalis_host.gateway import is_current, multi_party, stored
 from aalis_host.hooks import Hooks
@@ -59,6 +60,7 @@ class _Turn:
     stopped: bool = False
     shell: asyncio.Task[None] | None = None
     work: asyncio.Task[TurnOutcome] | None = None
+    claim: Claim | None = None
     reply: str | None = None
 
     def stop(self) -> None:
@@ -91,6 +93,7 @@ class Agent:
         model: Callable[[], Model],
         settings: AgentSettings,
         now: Callable[[], int],
+        host_id: str,
     ) -> None:
         self._services = services
         self._hooks = hooks
@@ -99,6 +102,7 @@ class Agent:
         self._settings = settings
         self._now = now
         self._channels = Channels()
+        self._claims = Claims(services.select(MEMORY).use, host_id, now)
         self._running: dict[str, set[_Turn]] = {}
         self._closing = False
 
@@ -157,21 +161,25 @@ class Agent:
                 await self._channels.idle()
         except TimeoutError:
             log.warning("turns don't end", sessions=list(self._running), seconds=PATIENCE)
+        await self._claims.close()
 
     def _turns(self, session_id: str) -> list[_Turn]:
         return list(self._running.get(session_id, ()))
 
     async def _run(self, turn: _Turn) -> None:
         _INSIDE.set((*_INSIDE.get(), turn))
-        if not is_current(self._services, turn.session_id, turn.generation):
-            log.info("a message of a deleted session was dropped", session=turn.session_id)
-            return
-        question = stored(turn.message, turn.session_id, self._now())
-        saved = await self._services.select(MEMORY).use().save_message(turn.session_id, question, turn.generation)
-        if saved.status != "saved":
-            log.info("a message has no turn", session=turn.session_id, because=saved.status)
-        elif not turn.stopped:
-            await self._turn(turn, evolve(question, id=saved.id))
+        async with self._claims.held(
+            turn.session_id, turn.message.source, on_lost=turn.stop, given_up=lambda: turn.stopped
+        ) as turn.claim:
+            if not is_current(self._services, turn.session_id, turn.generation):
+                log.info("a message of a deleted session was dropped", session=turn.session_id)
+                return
+            question = stored(turn.message, turn.session_id, self._now())
+            saved = await self._services.select(MEMORY).use().save_message(turn.session_id, question, turn.generation)
+            if saved.status != "saved":
+                log.info("a message has no turn", session=turn.session_id, because=saved.status)
+            elif not turn.stopped:
+                await self._turn(turn, evolve(question, id=saved.id))
 
     async def _turn(self, turn: _Turn, question: Message) -> None:
         outcome: TurnOutcome = "aborted"
@@ -269,6 +277,8 @@ class Agent:
             platform=turn.message.platform,
             **rest,
         )
+        if turn.claim is not None:
+            await self._claims.confirm(turn.claim)
         if turn.stopped:
             raise asyncio.CancelledError
         saved = await self._services.select(MEMORY).use().save_message(turn.session_id, message, turn.generation)

@@ -88,6 +88,7 @@ class AalisHost:
     ) -> None:
         self.settings = settings
         self.now = now
+        instance_id = uuid4().hex
         self.services = ServiceRegistry()
         self.hooks = Hooks()
         self.tools = Tools()
@@ -100,6 +101,7 @@ class AalisHost:
             model=lambda: self.model,
             settings=settings.agent,
             now=now,
+            host_id=instance_id,
         )
         self._model = model
         self._given = plugins
@@ -111,7 +113,7 @@ class AalisHost:
                 hooks=self.hooks,
                 tools=self.tools,
                 now=now,
-                instance_id=uuid4().hex,
+                instance_id=instance_id,
                 read_only=read_only,
                 tables=settings.plugins,
             )
