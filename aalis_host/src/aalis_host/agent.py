@@ -175,6 +175,8 @@ class Agent:
                 log.info("a message of a deleted session was dropped", session=turn.session_id)
                 return
             question = stored(turn.message, turn.session_id, self._now())
+            if turn.message.timestamp is None:
+                turn.arrived = question.timestamp
             saved = await self._services.select(MEMORY).use().save_message(turn.session_id, question, turn.generation)
             if saved.status != "saved":
                 log.info("a message has no turn", session=turn.session_id, because=saved.status)
