@@ -14,7 +14,7 @@ from aalis_api_session_manager.message import IncomingMessage, Message, Outgoing
 from aalis_api_session_manager.model import Identity
 from aalis_api_session_manager.service import ServiceKey
 from aalis_host.app import AalisHost, wall_clock
-from aalis_host.config import AuthoritySettings, Settings
+from aalis_host.config import AuthoritySettings, ModelSettings, Settings
 from aalis_host.models.base import ModelMessage, ModelReply
 from aalis_plugin_session_manager.plugin import SessionManagerPlugin
 from aalis_plugin_tool_session.delegation import DelegateTool
@@ -227,17 +227,22 @@ async def stack(
     now: Callable[[], int] = wall_clock,
     chats: Chats | None = None,
     db: str | None = None,
+    model_settings: ModelSettings | None = None,
 ) -> AsyncIterator[Stack]:
-    """The host with both plugins (and `others`); `settings` are this plugin's, `manager` the session manager's."""
+    """The host with both plugins (and `others`); `settings` are this plugin's, `manager` the session manager's.
+
+    With `model_settings` its model is a real one, else the script.
+    """
     plugin, chats, model = ToolSessionPlugin(), chats or Chats(), Script()
     host = AalisHost(
         Settings(
             db=db or str(folder / "aalis.db"),
             authority=AuthoritySettings(owners=("cli:owner", f"{OWNER.platform}:{OWNER.user_id}")),
+            model=model_settings or ModelSettings(),
             plugins={NAME: settings or {}, "aalis-plugin-session-manager": manager or {}},
         ),
         plugins=[*([SessionManagerPlugin()] if with_manager else []), plugin, *others],
-        model=model,
+        model=model if model_settings is None else None,
         now=now,
     )
     async with host:

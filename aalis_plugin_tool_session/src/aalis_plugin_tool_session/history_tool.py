@@ -77,20 +77,23 @@ class HistoryTool:
         return shown
 
     def _message(self, message: Message, with_calls: bool) -> dict[str, Any]:
-        calls = message.tool_calls if with_calls else ()
-        content, left_out = self._cut(message.content)
-        shown = {
+        shown: dict[str, Any] = {
             "time": local_iso(message.timestamp),
             "timestamp": message.timestamp,
             "role": message.role,
-            "userId": message.user_id,
-            "name": message.user_name or message.name,
-            "content": content,
-            "charactersNotShown": left_out or None,
-            "archived": message.archived or None,
-            "toolCalls": [self._tool_call(call.name, call.arguments) for call in calls] or None,
         }
-        return {key: value for key, value in shown.items() if value is not None}
+        if message.user_id is not None:
+            shown["userId"] = message.user_id
+        if name := message.user_name or message.name:
+            shown["name"] = name
+        shown["content"], left_out = self._cut(message.content)
+        if left_out:
+            shown["charactersNotShown"] = left_out
+        if message.archived:
+            shown["archived"] = True
+        if with_calls and message.tool_calls:
+            shown["toolCalls"] = [self._tool_call(call.name, call.arguments) for call in message.tool_calls]
+        return shown
 
     def _tool_call(self, name: str, arguments: str) -> dict[str, Any]:
         content, left_out = self._cut(arguments)

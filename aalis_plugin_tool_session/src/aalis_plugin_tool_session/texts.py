@@ -10,6 +10,7 @@ from aalis_api_session_manager.text import TextRef, add_texts
 
 __all__ = ["Refused", "as_text", "refusal", "text"]
 
+_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 _PREFIX: Final = "tool-session."
 _TEXTS: Final = {
     "argument.text": {
@@ -255,4 +256,4 @@ def refusal(*reasons: TextRef | str, **more: Any) -> str:
 
 def answer(content: dict[str, Any]) -> str:
     """A tool's answer: JSON text."""
-    return json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return _ENCODER.encode(content)

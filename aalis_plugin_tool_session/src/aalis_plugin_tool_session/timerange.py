@@ -5,8 +5,9 @@ time happen twice, `since` takes the first and `until` the second; one that a ch
 much as the clock was.
 """
 
+import functools
 import math
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta
 from typing import Any, Literal
 
 from aalis_api_session_manager.service import HistoryRange
@@ -15,7 +16,8 @@ from aalis_plugin_tool_session.texts import Refused, text
 __all__ = ["local_iso", "read_range"]
 
 Bound = Literal["since", "until"]
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH = datetime(1970, 1, 1)
+_SECOND = timedelta(seconds=1)
 _SHOWN = 60
 
 
@@ -45,11 +47,19 @@ def local_iso(timestamp: int) -> str:
 
     A time outside of the years 1 to 9999 is given as its digits.
     """
+    seconds, milliseconds = divmod(timestamp, 1000)
     try:
-        moment = (_EPOCH + timedelta(milliseconds=timestamp)).astimezone()
+        local = datetime.fromtimestamp(seconds)
     except (OverflowError, ValueError, OSError):
         return str(timestamp)
-    return moment.isoformat(timespec="milliseconds" if timestamp % 1000 else "seconds")
+    fraction = f".{milliseconds:03}" if milliseconds else ""
+    return local.isoformat() + fraction + _offset((local - _EPOCH) // _SECOND - seconds)
+
+
+@functools.cache
+def _offset(seconds: int) -> str:
+    minutes = abs(seconds) // 60
+    return f"{'-' if seconds < 0 else '+'}{minutes // 60:02}:{minutes % 60:02}"
 
 
 def _instant(name: Bound, value: Any) -> int:
