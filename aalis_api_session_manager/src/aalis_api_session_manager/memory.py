@@ -110,7 +110,7 @@ class Changeset:
     """Changes that are stored together or not at all. `generations`: ids whose stored generation rises, to
     the higher of this number and one more than stored."""
 
-    changes: tuple[Change, ...] = field(converter=tuple)
+    changes: tuple[Change, ...]
     generations: Mapping[str, int] = field(factory=dict)
 
 
@@ -118,7 +118,7 @@ class Changeset:
 class Outcome:
     """What became of a changeset: the records as committed (in the order of its changes) and the generations
     it raised, or the error: StorageError when the back end refused it (it may be tried again), anything else
-    when a fold rejected it."""
+    when a fold, or a stored record that can't be read, rejected it."""
 
     records: tuple[MetadataRow, ...] = ()
     generations: Mapping[str, int] = field(factory=dict)

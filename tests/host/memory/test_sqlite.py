@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from aalis_api_session_manager.errors import ConfigError, StorageError
+from aalis_api_session_manager.errors import AalisError, ConfigError, StorageError
 from aalis_api_session_manager.memory import Changeset, Position
 from aalis_host.memory import open_memory, sqlite_writes
 from tests.host.memory.kit import HOUR, Clock, add, by_key, change, contents, mark, put, text
@@ -224,7 +224,7 @@ async def test_damaged_records_are_kept(path: Path) -> None:
             "list": "[1]",
         }
         outcomes = await memory.commit_metadata([put(key, {}, 0, add()) for key in ("bad", "good", "list")])
-        assert [type(outcome.error) for outcome in outcomes] == [StorageError, type(None), StorageError]
+        assert [type(outcome.error) for outcome in outcomes] == [AalisError, type(None), AalisError]
         row = await memory.get_metadata("things", "bad")
         assert row is not None
         assert (row.data, row.damaged) == (None, '{"n": 1, "cut')

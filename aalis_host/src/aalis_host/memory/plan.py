@@ -7,7 +7,7 @@ key that many changesets touch is read once, folded one after the other, and wri
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from aalis_api_session_manager.errors import StorageError
+from aalis_api_session_manager.errors import AalisError
 from aalis_api_session_manager.memory import Change, Changeset, MetadataRow, Outcome
 from aalis_host.memory.rows import decode_metadata, encode_json
 
@@ -82,5 +82,5 @@ def _changed(change: Change, stored: Stored) -> dict[str, Any] | None:
         return change.data
     row = decode_metadata(change.namespace, change.key, revision, text)
     if row.damaged is not None:
-        raise StorageError(f"the stored record {change.namespace}/{change.key} can't be read; it is kept as it is")
+        raise AalisError(f"the stored record {change.namespace}/{change.key} can't be read; it is kept as it is")
     return change.fold(row.data)
