@@ -1,11 +1,12 @@
 """One empty database per test, on each back end."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from aalis_host.memory import Memory, open_memory
+from tests.host.memory.cluster import Cluster, running
 from tests.host.memory.kit import Clock
 
 
@@ -15,10 +16,21 @@ def clock() -> Clock:
     return Clock()
 
 
-@pytest.fixture(params=["sqlite"])
-def database(request: pytest.FixtureRequest, tmp_path: Path) -> str | Path:
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """A PostgreSQL server; skipped with the reason where none can be run."""
+    with running() as started:
+        yield started
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str | Path]:
     """Where an empty database of each back end is."""
-    return tmp_path / "memory.db"
+    if request.param == "sqlite":
+        yield tmp_path / "memory.db"
+        return
+    with request.getfixturevalue("cluster").database() as url:
+        yield url
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import Any, Final, Protocol, TypeVar
 
-from attrs import frozen
+from attrs import define, frozen
 
 from aalis_api_session_manager.errors import StorageError
 from aalis_api_session_manager.memory import Changes, MetadataRow, Page, Position, RecentSession
@@ -17,6 +17,9 @@ __all__ = ["PageRequest", "ReadStore", "Readers", "RecentRequest"]
 _log = logging.getLogger(__name__)
 
 CLOSE_SECONDS: Final = 5.0
+
+WAIT_SECONDS: Final = 10.0
+"""A read that no thread could begin by then is given up."""
 
 T = TypeVar("T")
 
@@ -59,12 +62,19 @@ class ReadStore(Protocol):
     def close(self) -> None: ...
 
 
+@define(eq=False)
+class _Asked:
+    work: Callable[[ReadStore], Any]
+    future: asyncio.Future[Any]
+    deadline: float
+
+
 class Readers:
     """Runs reads in threads, one per store. All methods belong to the event loop it was made in."""
 
     def __init__(self, stores: Sequence[ReadStore]) -> None:
         self._loop = asyncio.get_running_loop()
-        self._queue: SimpleQueue[tuple[asyncio.Future[Any], Callable[[ReadStore], Any]] | None] = SimpleQueue()
+        self._queue: SimpleQueue[_Asked | None] = SimpleQueue()
         self._closed = False
         self._running = len(stores)
         self._ended = self._loop.create_future()
@@ -76,7 +86,7 @@ class Readers:
         if self._closed:
             raise StorageError("the memory is closed")
         future: asyncio.Future[T] = self._loop.create_future()
-        self._queue.put((future, work))
+        self._queue.put(_Asked(work, future, self._loop.time() + WAIT_SECONDS))
         return await future
 
     async def close(self) -> None:
@@ -89,17 +99,18 @@ class Readers:
 
     def _run(self, store: ReadStore) -> None:
         while (asked := self._queue.get()) is not None:
-            future, work = asked
-            if future.cancelled():
+            if asked.future.cancelled():
                 continue
             result: Any = None
             failed: StorageError | None = None
             try:
-                result = work(store)
+                if self._loop.time() > asked.deadline:
+                    raise TimeoutError(f"no reader was free for {WAIT_SECONDS:.0f} s")
+                result = asked.work(store)
             except BaseException as error:  # the thread must outlive whatever happens in a read
                 failed = StorageError(f"reading failed: {' '.join(str(error).split()) or type(error).__name__}")
                 failed.__cause__ = error
-            self._report(_deliver, future, result, failed)
+            self._report(_deliver, asked.future, result, failed)
         try:
             store.close()
         except Exception:

@@ -1,7 +1,8 @@
 """The memory service: the contract's async face over a back end's writer and readers."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -36,6 +37,11 @@ class Backend(Protocol):
 
     def open_readers(self) -> list[ReadStore]: ...
 
+    def listen(self, news: Callable[[], None]) -> Callable[[], None] | None:
+        """Call `news`, in any thread, when something may have been committed; the answer stops that. None: there is
+        nothing to hear, and asking each `poll_seconds` is enough."""
+        ...
+
 
 class Memory:
     """A `MemoryService`; `async with` opens and closes it.
@@ -49,6 +55,8 @@ class Memory:
         self._readers: Readers | None = None
         self._revision = 0
         self._waiting: set[asyncio.Future[None]] = set()
+        self._stop_listening: Callable[[], None] | None = None
+        self._listening = False
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -73,6 +81,9 @@ class Memory:
     async def close(self) -> None:
         """Store what is queued, for at most 10 seconds; what could not be stored is named in the log, and its
         callers get StorageError."""
+        if self._stop_listening is not None:
+            await asyncio.to_thread(self._stop_listening)
+            self._stop_listening = None
         if self._writer is not None:
             await self._writer.close()
         if self._readers is not None:
@@ -164,6 +175,9 @@ class Memory:
     async def wait_for_changes(self, after_revision: int, timeout: float) -> bool:
         """See `MemoryService.wait_for_changes`."""
         loop = asyncio.get_running_loop()
+        if not self._listening:
+            self._listening = True
+            self._stop_listening = self._backend.listen(lambda: _call_in(loop, self._wake))
         deadline = loop.time() + timeout
         while self._revision <= after_revision:
             self._committed(await self._reading().read(lambda store: store.revision()))
@@ -181,9 +195,12 @@ class Memory:
     def _committed(self, revision: int) -> None:
         if revision > self._revision:
             self._revision = revision
-            for waiter in self._waiting:
-                if not waiter.done():
-                    waiter.set_result(None)
+            self._wake()
+
+    def _wake(self) -> None:
+        for waiter in self._waiting:
+            if not waiter.done():
+                waiter.set_result(None)
 
     async def _write(self, kind: Kind, piece: Any) -> Any:
         (result,) = await self._writing().submit(kind, (piece,))
@@ -200,3 +217,8 @@ class Memory:
         if self._readers is None:
             raise StorageError("the memory isn't open")
         return self._readers
+
+
+def _call_in(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
+    with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        loop.call_soon_threadsafe(call)

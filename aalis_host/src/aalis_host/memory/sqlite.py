@@ -63,6 +63,9 @@ class SqliteBackend:
             raise self._explained(error) from error
         return stores
 
+    def listen(self, news: Callable[[], None]) -> None:
+        """Nothing tells of another process's commit; asking for the revision costs microseconds."""
+
     def _connect(self, mode: str) -> sqlite3.Connection:
         try:
             return sqlite3.connect(

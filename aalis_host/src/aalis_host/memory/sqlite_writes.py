@@ -11,15 +11,12 @@ from aalis_api_session_manager.memory import Changeset, Outcome, Position, SaveR
 from aalis_host.memory import sqlite_counts as counts
 from aalis_host.memory.plan import Key, Plan, Stored, generation_ids, record_keys
 from aalis_host.memory.rows import COLUMNS, CONTROL, TEXT, encode_message, shown_as
-from aalis_host.memory.writer import Archive, Clear, Save
+from aalis_host.memory.writer import REMEMBER_MS, Archive, Clear, Save
 
-__all__ = ["LOCK_SECONDS", "REMEMBER_MS", "SqliteWrites", "begin_immediate"]
+__all__ = ["LOCK_SECONDS", "SqliteWrites", "begin_immediate"]
 
 LOCK_SECONDS: Final = 5.0
 """How long a write waits for another process's transaction."""
-
-REMEMBER_MS: Final = 24 * 3600 * 1000
-"""How long a removed record is remembered, for processes that were cut off meanwhile."""
 
 _VALUES: Final = ", ".join(f"?{number}" for number in range(1, len(COLUMNS) + 1))
 

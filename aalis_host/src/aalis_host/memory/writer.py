@@ -19,12 +19,15 @@ from aalis_api_session_manager.errors import StorageError
 from aalis_api_session_manager.memory import Changeset, Outcome, SaveResult
 from aalis_api_session_manager.message import Message
 
-__all__ = ["CLOSE_SECONDS", "Archive", "Clear", "Job", "Save", "WriteStore", "Writer"]
+__all__ = ["CLOSE_SECONDS", "REMEMBER_MS", "Archive", "Clear", "Job", "Save", "WriteStore", "Writer"]
 
 _log = logging.getLogger(__name__)
 
 CLOSE_SECONDS: Final = 10.0
 """How long closing waits for what is queued."""
+
+REMEMBER_MS: Final = 24 * 3600 * 1000
+"""How long a removed record is remembered, for processes that were cut off meanwhile."""
 
 MAX_WAITING: Final = 10_000
 """More jobs than these are not taken in; their callers wait."""

@@ -1,0 +1,154 @@
+"""The PostgreSQL database: how it is reached, made and brought up to date.
+
+Every connection has time limits, so that nothing waits for ever: for connecting, for a statement, for a lock, and
+for a transaction that its client has left alone.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
+from aalis_api_session_manager.errors import ConfigError, StorageError
+from aalis_host.memory.postgres_listener import Listener
+from aalis_host.memory.postgres_reads import PostgresReads
+from aalis_host.memory.postgres_schema import STEPS
+from aalis_host.memory.postgres_session import Connection, PostgresSession
+from aalis_host.memory.postgres_writes import PostgresWrites
+from aalis_host.memory.readers import ReadStore
+from aalis_host.memory.upgrades import refuse_newer, refuse_older, upgrade
+from aalis_host.memory.writer import WriteStore
+
+__all__ = ["PostgresBackend"]
+
+READERS: Final = 4
+"""Reads that run at once; more wait for one of these."""
+
+_DEFAULTS: Final[dict[str, Any]] = {
+    "application_name": "aalis",
+    "client_encoding": "UTF8",
+    "connect_timeout": 5,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 15_000,
+}
+
+_SETTINGS: Final = (
+    "SET statement_timeout = '20s'",
+    "SET lock_timeout = '8s'",
+    "SET idle_in_transaction_session_timeout = '5s'",
+    "SET tcp_keepalives_idle = 10",
+    "SET tcp_keepalives_interval = 5",
+    "SET tcp_keepalives_count = 3",
+    # An answered change is on the disk, whatever the server's default is.
+    "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'",
+)
+"""A writer that stops in the middle lets go of the counter (5 s) before the others give up waiting for it (8 s)."""
+
+_READING: Final = (
+    "SET default_transaction_read_only = on",
+    "SET default_transaction_isolation = 'repeatable read'",
+)
+
+_UPGRADE_LOCK: Final = 0x41616C73
+"""Key of the advisory lock that one program holds while it makes or upgrades the tables ("Aals")."""
+
+_MISTAKES: Final = ("28", "3D")
+"""SQLSTATE classes of a person's mistake: who may not connect, a database that isn't there."""
+
+
+class PostgresBackend:
+    """A database at a libpq URL. `now` in milliseconds since the epoch."""
+
+    poll_seconds = 1.0
+
+    def __init__(self, url: str, read_only: bool, now: Callable[[], int]) -> None:
+        try:
+            asked = conninfo_to_dict(url)
+        except psycopg.Error as error:
+            raise ConfigError(f"the database's URL can't be read: {_one_line(error)}") from error
+        self.read_only = read_only
+        self._options = {**_DEFAULTS, **asked}
+        self._where = f"the PostgreSQL database {asked.get('dbname') or asked.get('user') or 'of the user'!r}"
+        self._now = now
+
+    def open_writer(self) -> WriteStore:
+        session = self._open()
+        try:
+            db = session.db
+            if self._version(db) < len(STEPS):
+                self._prepare(db)
+            refuse_newer(self._where, self._version(db), STEPS)
+            return PostgresWrites(session, self._now)
+        except BaseException as error:
+            session.close()
+            raise self._explained(error) from error
+
+    def open_readers(self) -> list[ReadStore]:
+        sessions: list[PostgresSession] = []
+        try:
+            for _ in range(READERS):
+                sessions.append(self._open((*_SETTINGS, *_READING)))
+            version = self._version(sessions[0].db)
+            if version == 0:
+                raise ConfigError(f"{self._where} holds nothing of this program")
+            refuse_newer(self._where, version, STEPS)
+            refuse_older(self._where, version, STEPS)
+        except BaseException as error:
+            for session in sessions:
+                session.close()
+            raise self._explained(error) from error
+        return [PostgresReads(session) for session in sessions]
+
+    def listen(self, news: Callable[[], None]) -> Callable[[], None]:
+        """Call `news`, in another thread, when something was committed by anyone; the answer stops that."""
+        return Listener(self._connect, news).stop
+
+    def _connect(self, settings: Sequence[str] = _SETTINGS) -> Connection:
+        db: Connection = psycopg.connect(**self._options, autocommit=True)
+        try:
+            with db.pipeline():
+                for setting in settings:
+                    db.execute(setting)
+        except BaseException:
+            db.close()
+            raise
+        return db
+
+    def _open(self, settings: Sequence[str] = _SETTINGS) -> PostgresSession:
+        try:
+            session = PostgresSession(lambda: self._connect(settings))
+        except psycopg.Error as error:
+            raise self._explained(error) from error
+        encoding = session.db.info.parameter_status("server_encoding")
+        if encoding != "UTF8":
+            session.close()
+            raise ConfigError(f"{self._where} has the encoding {encoding}; it must be UTF8")
+        return session
+
+    def _version(self, db: Connection) -> int:
+        (exists,) = db.execute("SELECT to_regclass('aalis.schema_version') IS NOT NULL").fetchone() or (False,)
+        if not exists:
+            return 0
+        (version,) = db.execute("SELECT version FROM aalis.schema_version").fetchone() or (0,)
+        return int(version)
+
+    def _prepare(self, db: Connection) -> None:
+        with db.transaction():
+            db.execute("SELECT pg_advisory_xact_lock(%s)", (_UPGRADE_LOCK,))
+            version = self._version(db)  # another process may have been faster
+            reached = upgrade(self._where, version, STEPS, db.execute)
+            db.execute("UPDATE aalis.schema_version SET version = %s", (reached,))
+
+    def _explained(self, error: BaseException) -> BaseException:
+        if not isinstance(error, psycopg.Error):
+            return error
+        if (error.sqlstate or "")[:2] in _MISTAKES:
+            return ConfigError(f"{self._where} can't be opened: {_one_line(error)}")
+        return StorageError(f"{self._where} can't be opened: {_one_line(error)}")
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
