@@ -12,7 +12,7 @@ from aalis_api_session_manager.text import TextRef
 from aalis_api_session_manager.values import thaw_json
 from aalis_host.cli.base import Given, Mistake, WithDefault, command_options, interruptible, json_option, opened
 from aalis_host.cli.logs import quiet
-from aalis_host.cli.output import one_line, print_json, screen, table
+from aalis_host.cli.output import on_terminal, one_line, print_json, screen, table
 from aalis_host.cli.texts import text
 from aalis_host.config import plugin_rows, setting_rows
 from aalis_host.plugins import FoundPlugin, PluginReport, find_plugins
@@ -44,9 +44,16 @@ def show(given: Given, as_json: bool) -> None:
         print_json([attrs.asdict(row, recurse=False) for row in rows])
         return
     shown = table(*(given.say(f"head.{head}") for head in ("setting", "value", "default", "source")))
+    section = ""
     for row in rows:
         changed = row.source != "default"
-        cells = (row.key, _value(row.value), _value(row.default) if changed else "", row.source)
+        key = row.key
+        if on_terminal():
+            prefix, _, key = row.key.rpartition(".")
+            if prefix != section:
+                shown.add_row(Text(f"[{prefix}]", style="dim"))
+                section = prefix
+        cells = (key, _value(row.value), _value(row.default) if changed else "", row.source)
         shown.add_row(*map(Text, cells), style="bold" if changed else None)
     screen().print(shown)
 
@@ -72,7 +79,7 @@ def check(given: Given) -> None:
     if wrong:
         raise Mistake(wrong[-1])
     file = given.loaded.file
-    click.echo(given.say("config.right", file=given.say("config.no-file") if file is None else file))
+    click.echo(given.say("config.right", file=given.say("config.no-file") if file is None else str(file)))
 
 
 def _unknown_plugins(given: Given, found: Sequence[FoundPlugin]) -> Iterator[TextRef]:
