@@ -101,7 +101,6 @@ def test_a_draft_takes_nothing_of_a_wrong_type(fields: dict[str, Any]) -> None:
         SessionDraft(**fields)
 
 
-@pytest.mark.rule("BIND-3")
 def test_a_binding_holds_paths_that_can_be_stored() -> None:
     """A path is a text as the file system has it; one that would have to be altered to be stored is refused."""
     assert WorkBinding(root="/r", extra_roots=["/a"], worktrees=("/b",)) == WorkBinding(
