@@ -166,8 +166,8 @@ class Intake:
 
         edits = [Edit(self._sessions, session_id, fold)]
         if not self._places.is_owners_own(platform, chat):
-            filed = fold(None).info
-            edits.append(self._places.window_edit(self._places.place_of_root(filed), name or chat.target_id))
+            place = self._places.place_of_root(fold(None).info)
+            edits += self._places.window_edits(place, name, chat.target_id)
         return edits
 
     # --- what a filed session still gets, unawaited (INTAKE-6)
@@ -195,7 +195,7 @@ class Intake:
             edits.append(Edit(self._sessions, info.id, named))
         place = self._places.get(self._places.place_of_root(info).key)
         if place is not None and place.kind == "window" and place.name != name:
-            edits.append(self._places.renamed_edit(place.key, name))
+            edits += self._places.window_edits(place, name, name)
         if edits:
             self._store.change(info.id, *edits)
 

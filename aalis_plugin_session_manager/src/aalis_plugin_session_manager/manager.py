@@ -121,8 +121,8 @@ class SessionManager:
             return
         self.deletions.resume()
         self.turns.close_expired()
-        if self._places.get("workspace:" + DEFAULT_WORKSPACE) is None:
-            await self._store.apply("workspace:" + DEFAULT_WORKSPACE, self._places.default_edit())
+        if (edit := self._places.default_edit()) is not None:
+            await self._store.apply(edit.key, edit)
         self._keeper = asyncio.create_task(self._keep(), name="session leases")
 
     async def _keep(self) -> None:

@@ -120,29 +120,36 @@ class Places:
         await store.apply(key, Edit(self._records, key, fold))
         return self.get(key) or fold(None).info
 
-    def default_edit(self) -> Edit:
-        """Makes the default workspace's record where it is missing. Rule: PLACE-6."""
-        return self._made(DEFAULT_PLACE, name=None)
+    def default_edit(self) -> Edit | None:
+        """Makes the default workspace's record; None where there is one, be it damaged. Rule: PLACE-6."""
+        key = DEFAULT_PLACE.key
+        if key in self._records.damaged or self._records.get(key) is not None:
+            return None
+        fresh = self._fresh(DEFAULT_PLACE, None)
+        return Edit(self._records, key, lambda record: fresh if record is None else record)
 
-    def window_edit(self, place: SessionPlace, name: str) -> Edit:
-        """Makes a window's record where it is missing."""
-        return self._made(place, name)
+    def window_edits(self, place: SessionPlace, name: str | None, target: str) -> list[Edit]:
+        """Makes a window's record where it is missing, and gives it the name that its platform shows now, if any.
 
-    def _made(self, place: SessionPlace, name: str | None) -> Edit:
-        now = self._now()
-        fresh = PlaceRecord(info=PlaceInfo(kind=place.kind, key=place.key, name=name), created_at=now, updated_at=now)
-        return Edit(self._records, place.key, lambda record: fresh if record is None else record)
+        None for a damaged record, which stays as it is. Rules: PLACE-6, LABEL-4.
+        """
+        if place.key in self._records.damaged:
+            return []
+        fresh = self._fresh(place, name or target)
 
-    def renamed_edit(self, key: str, name: str) -> Edit:
-        """Gives a window the name that its platform shows now. Rule: PLACE-6."""
-        now = self._now()
-
-        def fold(record: PlaceRecord | None) -> PlaceRecord | None:
-            if record is None or record.info.name == name:
+        def fold(record: PlaceRecord | None) -> PlaceRecord:
+            if record is None:
+                return fresh
+            if name is None or record.info.name == name:
                 return record
-            return evolve(record, info=evolve(record.info, name=name), updated_at=max(now, record.updated_at))
+            updated_at = max(fresh.updated_at, record.updated_at)
+            return evolve(record, info=evolve(record.info, name=name), updated_at=updated_at)
 
-        return Edit(self._records, key, fold)
+        return [Edit(self._records, place.key, fold)]
+
+    def _fresh(self, place: SessionPlace, name: str | None) -> PlaceRecord:
+        now = self._now()
+        return PlaceRecord(info=PlaceInfo(kind=place.kind, key=place.key, name=name), created_at=now, updated_at=now)
 
     # --- workspaces
 
