@@ -100,9 +100,10 @@ class SessionManager:
             self._parent_changed,
             host.instance_id,
             host.now,
+            config.listener_timeout_sec,
         )
         self.turns = Turns(
-            self._store, self._sessions, self._leases, host.instance_id, host.now, self.deletions.generation_of
+            self._store, self._sessions, self._leases, host.instance_id, host.now, self.deletions.generation_of_turn
         )
         self._intake = Intake(
             self._store, self._sessions, self._places, self.deletions, lambda: host.all(PLATFORM), host.now
@@ -142,7 +143,7 @@ class SessionManager:
             self._keeper.cancel()
             await asyncio.gather(self._keeper, return_exceptions=True)
         await self._intake.stop()
-        await self.deletions.stop(STOP_LIMIT / 2)
+        await self.deletions.stop(STOP_LIMIT / 10)
         await self._store.stop()
 
     def _is_owner(self, platform: str, user_id: str) -> bool:
@@ -171,11 +172,15 @@ class SessionManager:
     async def _tell_session(
         self, key: str, old: SessionRecord | None, new: SessionRecord | None, foreign: bool
     ) -> None:
-        if new is None:
-            if foreign and old is not None:
+        if old is not None and (new is None or new.generation != old.generation):
+            if foreign:
                 self.deletions.removed_elsewhere(key)
                 await self._host.emit("aalis_session_deleted", session_id=key)
                 await self._tell_parent(old.info.parent_id)
+            else:
+                await self.deletions.removed(key)
+            old = None
+        if new is None:
             return
         shown = self._table.get(key)
         info = new.info if shown is None or not shown.children else evolve(new.info, children=shown.children)

@@ -59,14 +59,14 @@ class Turns:
         leases: Collection[TurnLease],
         host_id: str,
         now: Callable[[], int],
-        generation_of: Callable[[str], int],
+        generation_of_turn: Callable[[str], int],
     ) -> None:
         self._store = store
         self._sessions = sessions
         self._leases = leases
         self._host_id = host_id
         self._now = now
-        self._generation_of = generation_of
+        self._generation_of_turn = generation_of_turn
         self._running: dict[str, _Running] = {}
         self._by_session: dict[str, set[str]] = {}
 
@@ -74,7 +74,7 @@ class Turns:
 
     def started(self, turn: TurnStart) -> None:
         """The session is active; a lease says who runs it. Rules: TURN-1, TURN-6."""
-        generation = self._generation_of(turn.session_id)
+        generation = self._generation_of_turn(turn.session_id)
         self._running[turn.turn_id] = _Running(turn.session_id, generation)
         if self._sessions.get(turn.session_id) is None:
             return
