@@ -35,7 +35,7 @@ from aalis_plugin_session_manager.collection import Collection
 from aalis_plugin_session_manager.config import SessionManagerConfig
 from aalis_plugin_session_manager.deletion import Deletions
 from aalis_plugin_session_manager.intake import Intake
-from aalis_plugin_session_manager.places import Places
+from aalis_plugin_session_manager.places import Places, checked_path
 from aalis_plugin_session_manager.records import (
     DeletionIntent,
     PlaceRecord,
@@ -250,7 +250,7 @@ class SessionManager:
 
     def _binding(self, creation: SessionCreation) -> dict[str, Any]:
         """Rules: BIND-1, BIND-2."""
-        workspace_id = creation.workspace or DEFAULT_WORKSPACE
+        workspace_id = DEFAULT_WORKSPACE if creation.workspace is None else creation.workspace
         root = self._places.workspace(workspace_id).root
         if root is None and creation.work is not None:
             raise InvalidSession(None, f"the workspace {workspace_id!r} has no directory, so no session is bound there")
@@ -380,14 +380,17 @@ class SessionManager:
     # --- bindings and directories
 
     async def set_current_dir(self, session_id: str, directory: str) -> None:
-        await self._change(session_id, lambda record: record.with_info(current_dir=clean_text(directory)))
+        path = checked_path(session_id, directory)
+        await self._change(session_id, lambda record: record.with_info(current_dir=path))
 
     async def set_extra_roots(self, session_id: str, extra_roots: Sequence[str]) -> None:
-        roots = tuple(map(clean_text, extra_roots))
+        if isinstance(extra_roots, str):
+            raise InvalidSession(session_id, "expected several directories, got one text")
+        roots = tuple(checked_path(session_id, path) for path in extra_roots)
         await self._change_work(session_id, lambda work: evolve(work, extra_roots=roots))
 
     async def add_worktree(self, session_id: str, path: str) -> None:
-        tree = clean_text(path)
+        tree = checked_path(session_id, path)
         await self._change_work(
             session_id,
             lambda work: work if tree in work.worktrees else evolve(work, worktrees=(*work.worktrees, tree)),

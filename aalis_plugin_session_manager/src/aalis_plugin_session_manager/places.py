@@ -25,12 +25,19 @@ from aalis_plugin_session_manager.collection import Collection
 from aalis_plugin_session_manager.records import PlaceRecord, merged
 from aalis_plugin_session_manager.store import RecordStore
 
-__all__ = ["DEFAULT_PLACE", "Places"]
+__all__ = ["DEFAULT_PLACE", "Places", "checked_path"]
 
 log = logging.getLogger(__name__)
 
 _PREFIX = "workspace:"
 DEFAULT_PLACE = SessionPlace(kind="workspace", key=_PREFIX + DEFAULT_WORKSPACE)
+
+
+def checked_path(session_id: str | None, path: str) -> str:
+    """The path as it is. Raises InvalidSession for one that is empty or can't be stored: it would be another one."""
+    if not path or clean_text(path) != path:
+        raise InvalidSession(session_id, f"{path!r} isn't a path that can be stored")
+    return path
 
 
 class Places:
@@ -172,9 +179,7 @@ class Places:
 
     async def add_workspace(self, store: RecordStore, root: str) -> WorkspaceAdded:
         """Rule: WS-1."""
-        root = clean_text(root)
-        if not root:
-            raise InvalidSession(None, "a workspace needs a directory")
+        checked_path(None, root)
         registered = self._registered()
         for record in registered:
             if record.root == root:
