@@ -18,7 +18,7 @@ from aalis_api_session_manager.service import SESSION_HISTORY, HistoryOptions
 from aalis_plugin_tool_session.cursor import Cursor, read_cursor
 from aalis_plugin_tool_session.plugin import ToolSessionPlugin
 from aalis_plugin_tool_session.timerange import local_iso
-from tests.tool_session.kit import HISTORY, LIST, Services, Stack, message, stack
+from tests.tool_session.kit import HISTORY, LIST, Services, Stack, each_back_end, message, stack
 
 HERE = "onebot:100:group:1"
 START = 1_796_000_000_000
@@ -36,6 +36,7 @@ async def read(s: Stack, **arguments: Any) -> Any:
 # --- count mode
 
 
+@each_back_end
 @pytest.mark.rule("HIST-2", "HIST-3")
 async def test_the_newest_messages_oldest_first(s: Stack) -> None:
     await s.save(HERE, *"abcde", start=START)
@@ -68,11 +69,12 @@ async def test_twenty_unless_it_is_said(s: Stack) -> None:
     assert (await read(s, limit=500))["count"] == 100
 
 
+@each_back_end
 @pytest.mark.rule("HIST-3", "HIST-4")
 @pytest.mark.parametrize("default", [False, True])
-async def test_archived_messages_as_asked_or_as_set(tmp_path: Path, default: bool) -> None:
+async def test_archived_messages_as_asked_or_as_set(tmp_path: Path, db: str, default: bool) -> None:
     """In both modes."""
-    async with stack(tmp_path, settings={"includeArchivedDefault": default}) as s:
+    async with stack(tmp_path, settings={"includeArchivedDefault": default}, db=db) as s:
         await s.save(HERE, *"abcd", start=START)
         await s.host.memory.archive(HERE, 1)
         for times in ({}, {"since": str(START)}):
@@ -116,6 +118,7 @@ async def test_what_a_message_shows(s: Stack) -> None:
 # --- range mode
 
 
+@each_back_end
 @pytest.mark.rule("HIST-4")
 async def test_a_window_gives_its_earliest_and_says_that_there_are_more(s: Stack) -> None:
     await s.save(HERE, *"abcdefgh", start=START)
@@ -130,6 +133,7 @@ async def test_a_window_gives_its_earliest_and_says_that_there_are_more(s: Stack
     }
 
 
+@each_back_end
 @pytest.mark.rule("HIST-4")
 async def test_both_ends_of_a_window_are_inside(s: Stack) -> None:
     await s.save(HERE, *"abc", start=START, step=1)
@@ -137,6 +141,7 @@ async def test_both_ends_of_a_window_are_inside(s: Stack) -> None:
     assert contents(await read(s, since=str(START + 1), until=str(START + 1))) == ["b"]
 
 
+@each_back_end
 @pytest.mark.rule("HIST-4")
 @pytest.mark.parametrize(("limit", "truncated"), [(4, True), (5, False), (6, False)])
 async def test_the_cap_of_a_window_is_exact(s: Stack, limit: int, truncated: bool) -> None:
@@ -145,6 +150,7 @@ async def test_the_cap_of_a_window_is_exact(s: Stack, limit: int, truncated: boo
     assert (answer["count"], answer["truncated"]) == (min(limit, 5), truncated)
 
 
+@each_back_end
 @pytest.mark.rule("HIST-4")
 async def test_an_open_window(s: Stack) -> None:
     await s.save(HERE, *"abc", start=START)
@@ -272,6 +278,7 @@ async def saved(s: Stack, messages: list[Message]) -> list[str]:
     return [one.content for one in sorted(messages, key=lambda one: one.timestamp)]
 
 
+@each_back_end
 @pytest.mark.rule("HIST-9")
 @pytest.mark.parametrize(("count", "moments", "limit"), [(23, 1, 5), (40, 4, 7), (30, 30, 1), (20, 3, 20), (21, 2, 20)])
 async def test_older_pages_neither_repeat_nor_skip(s: Stack, count: int, moments: int, limit: int) -> None:
@@ -285,6 +292,7 @@ async def test_older_pages_neither_repeat_nor_skip(s: Stack, count: int, moments
     assert found == order
 
 
+@each_back_end
 @pytest.mark.rule("HIST-9", "HIST-4")
 @pytest.mark.parametrize(("count", "moments", "limit"), [(23, 1, 5), (40, 4, 7), (30, 30, 1), (20, 3, 20), (21, 2, 20)])
 async def test_newer_pages_of_a_window_neither_repeat_nor_skip(s: Stack, count: int, moments: int, limit: int) -> None:
@@ -301,6 +309,7 @@ async def test_newer_pages_of_a_window_neither_repeat_nor_skip(s: Stack, count: 
     assert found == order
 
 
+@each_back_end
 @pytest.mark.rule("HIST-9")
 async def test_a_page_can_be_left_the_way_one_came(s: Stack) -> None:
     """Back and forth gives the same pages."""
@@ -314,6 +323,7 @@ async def test_a_page_can_be_left_the_way_one_came(s: Stack) -> None:
     assert contents(await read(s, limit=10, cursor=again["newerCursor"])) == contents(first)
 
 
+@each_back_end
 @pytest.mark.rule("HIST-9")
 async def test_messages_that_come_in_meanwhile_move_no_page(s: Stack) -> None:
     await s.save(HERE, *map(str, range(10)), start=START)
@@ -324,6 +334,7 @@ async def test_messages_that_come_in_meanwhile_move_no_page(s: Stack) -> None:
     assert second["leftOut"] == {"older": 2, "newer": 6}
 
 
+@each_back_end
 @pytest.mark.rule("HIST-9")
 async def test_a_page_that_was_cleared_meanwhile_still_leads_to_its_neighbours(s: Stack) -> None:
     """A cursor whose messages are gone gives an empty page that says so."""
@@ -389,6 +400,7 @@ def test_a_cursor_is_opaque_and_comes_back_whole() -> None:
     assert token.isascii() and all(c.isalnum() or c in "-_" for c in token)
 
 
+@each_back_end
 @pytest.mark.rule("HIST-9")
 async def test_left_out_messages_are_exact_up_to_ten_thousand(s: Stack) -> None:
     await s.save_all(message(HERE, "x", START + i) for i in range(10_001))
@@ -413,6 +425,7 @@ def turn_with_a_tool(start: int) -> Iterator[Message]:
     yield message(HERE, "answer", start + 4, role="assistant")
 
 
+@each_back_end
 @pytest.mark.rule("HIST-9")
 async def test_the_limit_counts_what_is_shown(s: Stack) -> None:
     """Control marks never; calls and results of tools only when asked for."""
@@ -430,6 +443,7 @@ async def test_the_limit_counts_what_is_shown(s: Stack) -> None:
     assert (whole["count"], whole["complete"]) == (16, True)
 
 
+@each_back_end
 @pytest.mark.rule("HIST-9")
 async def test_what_is_said_beside_a_tool_call_is_shown_without_the_call(s: Stack) -> None:
     call = ToolCall(id="c1", name="look", arguments="{}")
@@ -440,6 +454,7 @@ async def test_what_is_said_beside_a_tool_call_is_shown_without_the_call(s: Stac
     assert shown["toolCalls"] == [{"name": "look", "arguments": "{}"}]
 
 
+@each_back_end
 @pytest.mark.rule("HIST-9", "HIST-3")
 async def test_control_marks_that_bury_the_newest_messages(s: Stack) -> None:
     """100,000 messages, the newest 300 of them control marks with 5 shown ones among them."""
@@ -463,6 +478,7 @@ HOSTILE = [
 ]
 
 
+@each_back_end
 @pytest.mark.rule("HIST-9")
 async def test_a_text_never_leaves_its_json_string(s: Stack) -> None:
     """The notice stands ahead of the messages, and what imitates the frame is still one message's content."""

@@ -13,7 +13,7 @@ from aalis_api_session_manager.model import SessionCreation, SessionDraft
 from aalis_api_session_manager.service import SESSION_MANAGER
 from aalis_plugin_tool_session.plugin import ToolSessionPlugin
 from aalis_plugin_tool_session.timerange import local_iso
-from tests.tool_session.kit import LIST, OWNER, Services, Stack, group, message, private, stack
+from tests.tool_session.kit import LIST, OWNER, Services, Stack, each_back_end, group, message, private, stack
 
 NOW = 1_796_000_000_000
 HOUR = 3_600_000
@@ -35,11 +35,12 @@ def oracle(messages: list[Message], since_ts: int, exclude: str = HERE) -> list[
 
 
 @pytest.fixture
-async def s(tmp_path: Path) -> Any:
-    async with stack(tmp_path, now=lambda: NOW) as made:
+async def s(tmp_path: Path, db: str) -> Any:
+    async with stack(tmp_path, now=lambda: NOW, db=db) as made:
         yield made
 
 
+@each_back_end
 @pytest.mark.rule("LIST-1")
 async def test_newest_first_without_the_current_one(s: Stack) -> None:
     for i, session_id in enumerate(["a", "b", HERE, "c"]):
@@ -52,6 +53,7 @@ async def test_newest_first_without_the_current_one(s: Stack) -> None:
     assert entry["last_activity"] == local_iso(NOW - HOUR + 103)
 
 
+@each_back_end
 @pytest.mark.rule("LIST-1", "LIST-3")
 @pytest.mark.parametrize(("limit", "count"), [(None, 20), (1, 1), ("7", 7), (100, 100)])
 async def test_exactly_as_many_as_asked_for(s: Stack, limit: Any, count: int) -> None:
@@ -79,6 +81,7 @@ async def test_arguments_that_cant_be_used_are_refused(s: Stack, arguments: Any,
     assert list(answer) == ["error"] and error in answer["error"]
 
 
+@each_back_end
 @pytest.mark.rule("LIST-1")
 async def test_since_hours(s: Stack) -> None:
     """From that moment on, inclusive; seven days unless it is said."""
@@ -91,6 +94,7 @@ async def test_since_hours(s: Stack) -> None:
     assert ids(await s.call(LIST, {"since_hours": 1e9}, HERE)) == ["new", "edge", "old"]
 
 
+@each_back_end
 @pytest.mark.rule("LIST-2")
 async def test_what_narrowed_the_list_is_said(s: Stack) -> None:
     await s.save("a", "x", start=NOW - HOUR)
@@ -180,9 +184,10 @@ async def test_a_preview_is_the_beginning_of_the_newest_message(tmp_path: Path) 
         assert keys.index("notice") < keys.index("withheld") < keys.index("sessions")
 
 
+@each_back_end
 @pytest.mark.rule("LIST-3")
-@pytest.mark.parametrize("seed", range(6))
-async def test_against_the_slow_way(tmp_path: Path, seed: int) -> None:
+@pytest.mark.parametrize("seed", range(4))
+async def test_against_the_slow_way(tmp_path: Path, db: str, seed: int) -> None:
     """Rooms that write in blocks of 100, one room with two thirds of everything, marks and tool results last."""
     chance = random.Random(seed)
     rooms = [f"room{i}" for i in range(40)] + [HERE]
@@ -205,7 +210,7 @@ async def test_against_the_slow_way(tmp_path: Path, seed: int) -> None:
             }[kind]
             messages.append(message(room, **{"content": f"m{len(messages)}", "timestamp": timestamp, **fields}))
     now = max(timestamp, NOW)
-    async with stack(tmp_path, now=lambda: now) as s:
+    async with stack(tmp_path, now=lambda: now, db=db) as s:
         await s.save_all(messages)
         for limit in (1, 5, 20, 39, 100):
             for hours in (1, 24, 168, 1000):
@@ -244,6 +249,7 @@ class Counting:
         monkeypatch.setattr(s.host.memory, "history", never)
 
 
+@each_back_end
 @pytest.mark.rule("LIST-3")
 async def test_what_is_read_grows_with_the_limit_alone(s: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not with the number of messages, nor of sessions."""
@@ -260,6 +266,7 @@ async def test_what_is_read_grows_with_the_limit_alone(s: Stack, monkeypatch: py
     assert read[:3] == read[3:]
 
 
+@each_back_end
 @pytest.mark.rule("LIST-1", "LIST-3")
 async def test_a_rare_platform_is_found_behind_many_others(s: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
     await s.save_all(message(f"s{i}", "x", NOW - i) for i in range(3000))

@@ -36,7 +36,8 @@ def read_positive(args: Mapping[str, Any], name: str) -> float | None:
         return None
     if type(value) not in (int, float) or not value > 0 or math.isinf(value):
         raise Refused(text("argument.positive", name=name))
-    return float(value)
+    number: float = value
+    return number
 
 
 def read_switch(args: Mapping[str, Any], name: str) -> bool | None:
