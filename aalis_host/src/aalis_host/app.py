@@ -27,7 +27,7 @@ from aalis_host.authority import Authority
 from aalis_host.config import Settings
 from aalis_host.gateway import Gateway
 from aalis_host.hooks import Hooks
-from aalis_host.memory import open_memory
+from aalis_host.memory import Memory, open_memory
 from aalis_host.models import Model, open_model
 from aalis_host.plugins import HostParts, PluginReport, Plugins, find_plugins, given
 from aalis_host.services import ServiceRegistry
@@ -75,7 +75,7 @@ class AalisHost:
     Attributes: `settings`, `services`, `hooks`, `tools`, `authority`, `gateway`, `agent`; once entered, `memory`.
     """
 
-    memory: MemoryService
+    memory: Memory
 
     def __init__(
         self,

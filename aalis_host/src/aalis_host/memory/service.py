@@ -1,6 +1,7 @@
 """The memory service: the contract's async face over a back end's writer and readers."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
@@ -47,9 +48,11 @@ class Memory:
     """A `MemoryService`; `async with` opens and closes it.
 
     Raises, beside StorageError, ConfigError when it is opened on what is no database of ours, or of a newer program.
+    `saves` counts how saving messages ended.
     """
 
     def __init__(self, backend: Backend) -> None:
+        self.saves: Counter[str] = Counter()
         self._backend = backend
         self._writer: Writer | None = None
         self._readers: Readers | None = None
@@ -92,6 +95,7 @@ class Memory:
     async def save_message(self, session_id: str, message: Message, generation: int | None = None) -> SaveResult:
         """See `MemoryService.save_message`."""
         saved: SaveResult = await self._write("save", Save(session_id, message, generation))
+        self.saves[saved.status] += 1
         return saved
 
     async def history(
