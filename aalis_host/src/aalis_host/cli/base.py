@@ -36,6 +36,7 @@ __all__ = [
     "WithDefault",
     "command_options",
     "interruptible",
+    "is_there",
     "json_option",
     "opened",
 ]
@@ -148,7 +149,7 @@ async def opened(given: Given, *, read_only: bool, real: bool | None = True) -> 
     `real` None: where there is no database yet, an empty one that is thrown away stands in for it; False: always.
     """
     settings = given.loaded.settings
-    if real or (real is None and _is_there(settings.db)):
+    if real or (real is None and is_there(settings.db)):
         async with AalisHost(settings, read_only=read_only) as host:
             yield host
         return
@@ -157,7 +158,8 @@ async def opened(given: Given, *, read_only: bool, real: bool | None = True) -> 
             yield host
 
 
-def _is_there(db: str) -> bool:
+def is_there(db: str) -> bool:
+    """Is there a database at this address, or at least somebody who knows."""
     return "://" in db or os.path.exists(db)
 
 

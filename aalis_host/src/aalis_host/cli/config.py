@@ -44,6 +44,7 @@ def show(given: Given, as_json: bool) -> None:
         print_json([attrs.asdict(row, recurse=False) for row in rows])
         return
     shown = table(*(given.say(f"head.{head}") for head in ("setting", "value", "default", "source")))
+    shown.columns[0].no_wrap = True
     section = ""
     for row in rows:
         changed = row.source != "default"

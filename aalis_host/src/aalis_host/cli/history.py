@@ -103,8 +103,7 @@ def _show(given: Given, page: HistoryResult) -> None:
 
 
 def _speaker(message: Message) -> str:
-    name = message.user_name or message.user_id or ""
-    return one_line(name if message.role == "user" and name else message.name or message.role)
+    return one_line(message.name or message.user_name or message.user_id or message.role)
 
 
 @click.command()

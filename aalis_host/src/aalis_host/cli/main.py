@@ -6,6 +6,7 @@ from aalis_host.cli.base import Commands
 from aalis_host.cli.chat import chat
 from aalis_host.cli.config import config
 from aalis_host.cli.delegate import delegate
+from aalis_host.cli.importing import import_
 from aalis_host.cli.plugins import plugins
 from aalis_host.cli.replay import replay
 from aalis_host.cli.sessions import sessions
@@ -28,5 +29,5 @@ def main() -> None:
     """
 
 
-for command in (chat, config, delegate, plugins, replay, sessions, tools):
+for command in (chat, config, delegate, import_, plugins, replay, sessions, tools):
     main.add_command(command)

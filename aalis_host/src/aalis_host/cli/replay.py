@@ -3,8 +3,9 @@
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, nullcontext
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from typing import Any, BinaryIO
 
 import attrs
@@ -32,14 +33,18 @@ __all__ = ["replay"]
 _AT_ONCE = 16
 """Sessions that are worked for side by side."""
 _WAITING = 1_000
-"""Messages that are read ahead of the work."""
+"""Messages that are under way or read ahead."""
 _COMPLAINTS = 100
 """Bad lines that are shown one by one."""
 
 
 @attrs.define(eq=False)
 class Tally:
-    """What became of a recording. `messages` are those stored; `input` and `output` are tokens."""
+    """What became of a recording.
+
+    `messages` are those stored, `repeated` those that the database had; `failed` couldn't be stored. `errors` are
+    turns, `input` and `output` tokens.
+    """
 
     rooms: int = 0
     messages: int = 0
@@ -69,6 +74,45 @@ class Tally:
         self.output += usage.output_tokens
 
 
+class Passages:
+    """Tells when a message has passed every hook on its way in: what comes next for it, but a turn, is one step.
+
+    A session's next message may be let in then and is stored behind it, both in one commit.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, Callable[[], None]] = {}
+
+    @contextmanager
+    def watched(self, message: IncomingMessage, passed: Callable[[], None]) -> Iterator[None]:
+        """Meanwhile, call `passed` when this message has passed."""
+        self._waiting[id(message)] = passed
+        try:
+            yield
+        finally:
+            del self._waiting[id(message)]
+
+    @hookimpl(trylast=True)
+    def aalis_inbound(self, message: IncomingMessage) -> None:
+        """The bot's own messages meet no gate."""
+        if message.own:
+            self._passed(message)
+
+    @hookimpl(trylast=True)
+    def aalis_inbound_gate(self, message: IncomingMessage) -> None:
+        """Nobody has an opinion."""
+        self._passed(message)
+
+    def _passed(self, message: IncomingMessage) -> None:
+        passed = self._waiting.get(id(message))
+        if passed is not None:
+            passed()
+
+
+Item = tuple[int, IncomingMessage]
+"""A message and the number of its line."""
+
+
 @attrs.define(eq=False)
 class Replay:
     """One recording on its way through a host.
@@ -82,13 +126,15 @@ class Replay:
     shift: int
     speed: float | None
     tally: Tally = attrs.field(factory=Tally)
+    passages: Passages = attrs.field(factory=Passages)
     _rooms: set[str] = attrs.field(factory=set)
+    _taken_in: int = 0
     _began: tuple[float, int] | None = None
 
     async def run(self, lines: AsyncIterator[Line], progress: "_Progress") -> None:
         """Read to the end; returns when every turn has ended."""
-        began = time.monotonic()
-        async with Lanes(self._take_in, at_once=_AT_ONCE, waiting=_WAITING) as lanes:
+        began, saves = time.monotonic(), Counter(self.host.memory.saves)
+        async with Lanes(self._take_in, self._is_alone, at_once=_AT_ONCE, waiting=_WAITING) as lanes:
             async for line in lines:
                 message = self._read(line)
                 if message is not None:
@@ -98,10 +144,12 @@ class Replay:
                     message = attrs.evolve(message, timestamp=recorded + self.shift)
                     await lanes.put(session_id, (line.number, message))
                 progress.at(line.number)
-        tally = self.tally
+        tally, ended = self.tally, self.host.memory.saves - saves
         tally.rooms = len(self._rooms)
+        tally.repeated = ended["duplicate"]
+        tally.messages = self._taken_in - ended["duplicate"] - ended["refused"]
         tally.seconds = time.monotonic() - began
-        tally.rate = (tally.messages + tally.repeated) / tally.seconds
+        tally.rate = self._taken_in / tally.seconds
 
     def _read(self, line: Line) -> IncomingMessage | None:
         if line.data is None:
@@ -130,15 +178,23 @@ class Replay:
         start, first = self._began
         await asyncio.sleep(max(0.0, start + (recorded - first) / 1000 / self.speed - time.monotonic()))
 
-    async def _take_in(self, item: tuple[int, IncomingMessage]) -> None:
+    def _is_alone(self, item: Item) -> bool:
+        """Will it have a turn, as far as can be told: that one sees all before it, and nothing that came after."""
+        return item[1].mentioned or self.host.settings.trigger == "always"
+
+    async def _take_in(self, item: Item, let_next: Callable[[], None]) -> None:
         number, message = item
         try:
-            await self.host.gateway.ingress(message)
+            if self._is_alone(item):
+                await self.host.gateway.ingress(message)
+            else:
+                with self.passages.watched(message, let_next):
+                    await self.host.gateway.ingress(message)
         except StorageError as error:
             self.tally.failed += 1
             click.echo(self.given.say("replay.not-stored", number=number, reason=error), err=True)
         else:
-            self.tally.messages += 1
+            self._taken_in += 1
 
 
 @click.command()
@@ -191,7 +247,8 @@ async def _replay(given: Given, file: str, speed: float | None, as_recorded: boo
         adapter = OneBotAdapter(deliver)
         host.add_platform(adapter)
         work = Replay(given, host, adapter, _shift(span, speed, host.now()), speed)
-        host.hooks.register(work.tally, "aalis-replay")
+        host.hooks.register(work.tally, "aalis-replay-tally")
+        host.hooks.register(work.passages, "aalis-replay-passages")
         with _Progress(given.say("replay.replaying"), None if span is None else span.lines) as progress:
             await work.run(read_lines(path), progress)
         return work.tally

@@ -13,11 +13,9 @@ from aalis_api_session_manager.service import SessionManagerService
 from aalis_api_session_manager.text import TextRef, place_label, session_label
 from aalis_api_session_manager.wire import to_json
 from aalis_host.cli.base import Given
-from aalis_host.cli.output import age, block, compact, cut, facts, on_terminal, one_line, table
+from aalis_host.cli.output import age, block, compact, facts, on_terminal, one_line, screen, table, with_captions
 
 __all__ = ["SessionView"]
-
-_LABEL_CELLS, _PLACE_CELLS = 36, 18
 
 
 @frozen
@@ -52,28 +50,31 @@ class SessionView:
             **({} if place is None else {"place": to_json(place)}),
         }
 
-    def table(self, sessions: Iterable[SessionInfo]) -> Table:
-        """A row for each; on a terminal its id stands below its label."""
-        say = self.given.say
-        names = ("kind", "place", "status", "last-turn", "tokens", "age")
-        heads = ("label", *names) if on_terminal() else ("session", "label", *names)
-        made = table(*(say(f"head.{name}") for name in heads), right=(len(heads) - 2, len(heads) - 1))
-        for session in sessions:
-            label, place = self.label(session), self._place_label(session)
-            cells = [
-                say(f"kind.{session.kind}"),
-                cut(place, _PLACE_CELLS) if on_terminal() else place,
-                say(f"status.{session.status}"),
-                self._last_turn(session),
-                compact(session.tokens.input + session.tokens.output) if session.tokens else "",
-                age(self.now - session.created_at),
-            ]
-            if on_terminal():
-                name = Text(cut(label, _LABEL_CELLS)).append(f"\n{one_line(session.id)}", style="dim")
-                made.add_row(name, *map(Text, cells))
-            else:
-                made.add_row(*map(Text, (one_line(session.id), label, *cells)))
-        return made
+    def show(self, sessions: Iterable[SessionInfo]) -> None:
+        """A row for each; on a terminal its id stands below."""
+        names = ("label", "kind", "place", "status", "last-turn", "tokens", "age")
+        heads = [self.given.say(f"head.{name}") for name in names]
+        rows = [(self._cells(session), one_line(session.id)) for session in sessions]
+        out = screen()
+        if on_terminal():
+            for line in with_captions(heads, rows, right=(5, 6), flexible=(0, 2)):
+                out.print(line, soft_wrap=True)
+            return
+        made = table(self.given.say("head.session"), *heads, right=(6, 7))
+        for cells, session_id in rows:
+            made.add_row(*map(Text, (session_id, *cells)))
+        out.print(made)
+
+    def _cells(self, session: SessionInfo) -> list[str]:
+        return [
+            self.label(session),
+            self.given.say(f"kind.{session.kind}"),
+            self._place_label(session),
+            self.given.say(f"status.{session.status}"),
+            self._last_turn(session),
+            compact(session.tokens.input + session.tokens.output) if session.tokens else "",
+            age(self.now - session.created_at),
+        ]
 
     def facts(self, session: SessionInfo) -> Table:
         """Everything that is known of one."""

@@ -66,7 +66,7 @@ def list_(
             if as_json:
                 print_json([view.as_json(session) for session in found])
             elif found:
-                screen().print(view.table(found))
+                view.show(found)
             else:
                 click.echo(given.say("nothing-listed"), err=True)
 

@@ -154,11 +154,16 @@ _TEXTS: Final = {
     "delegate.waiting": {"en": "waiting for {target}", "zh_CN": "等待 {target}"},
     # import
     "import.importing": {"en": "importing", "zh_CN": "导入"},
-    "import.sessions": {"en": "sessions", "zh_CN": "会话"},
-    "import.messages": {"en": "messages", "zh_CN": "消息"},
-    "import.new": {"en": "new", "zh_CN": "新增"},
-    "import.there": {"en": "there already", "zh_CN": "已有"},
-    "import.skipped": {"en": "skipped", "zh_CN": "跳过"},
+    "import.sessions": {"en": "sessions found", "zh_CN": "找到会话"},
+    "import.sessions-new": {"en": "sessions new here", "zh_CN": "新增会话"},
+    "import.sessions-there": {"en": "sessions here already", "zh_CN": "已有会话"},
+    "import.sessions-skipped": {"en": "sessions unreadable", "zh_CN": "不可读的会话"},
+    "import.messages": {"en": "messages found", "zh_CN": "找到消息"},
+    "import.messages-new": {"en": "messages new here", "zh_CN": "新增消息"},
+    "import.messages-there": {"en": "messages here already", "zh_CN": "已有消息"},
+    "import.messages-skipped": {"en": "messages unreadable", "zh_CN": "不可读的消息"},
+    "import.bad-session": {"en": "session {id} isn't brought in: {reason}", "zh_CN": "会话 {id} 未导入:{reason}"},
+    "import.bad-message": {"en": "message {id} isn't brought in: {reason}", "zh_CN": "消息 {id} 未导入:{reason}"},
     "import.dry": {"en": "a dry run: nothing was written", "zh_CN": "试运行:未写入任何内容"},
     "import.not-theirs": {
         "en": "{path} is no database of the TypeScript Aalis: {reason}",
@@ -169,5 +174,6 @@ add_texts({_PREFIX + key: languages for key, languages in _TEXTS.items()})
 
 
 def text(key: str, **params: Any) -> TextRef:
-    """One of this package's texts."""
-    return TextRef(_PREFIX + key, params)
+    """One of this package's texts; a parameter that is neither text nor a number stands in it as `str` has it."""
+    plain = {name: value if isinstance(value, str | int) else str(value) for name, value in params.items()}
+    return TextRef(_PREFIX + key, plain)
