@@ -42,7 +42,7 @@ def contents(messages: Iterable[Message]) -> list[str]:
 
 def put(key: str, data: dict[str, Any] | None, base: int = 0, fold: Fold | None = None) -> Changeset:
     """One change of `things/key`; unless a fold is given, a stale one is a mistake of the test."""
-    return Changeset(changes=[change(key, data, base, fold)])
+    return Changeset(changes=(change(key, data, base, fold),))
 
 
 def change(key: str, data: dict[str, Any] | None, base: int = 0, fold: Fold | None = None) -> Change:
@@ -64,4 +64,4 @@ def by_key(rows: Iterable[MetadataRow]) -> dict[str, Any]:
 
 def generation(session_id: str, number: int) -> Changeset:
     """Raises a session's stored generation to `number`, if it is lower."""
-    return Changeset(changes=[], generations={session_id: number})
+    return Changeset(changes=(), generations={session_id: number})

@@ -9,7 +9,7 @@ import pytest
 from aalis_api_session_manager.errors import StorageError
 from aalis_api_session_manager.memory import Changeset
 from aalis_host.memory import Memory
-from tests.host.memory.kit import HOUR, Clock, add, by_key, change, generation, put
+from tests.host.memory.kit import HOUR, Clock, add, by_key, change, generation, put, text
 
 
 async def test_a_record_is_stored_and_read(memory: Memory) -> None:
@@ -60,7 +60,7 @@ async def test_changesets_of_one_commit_chain(memory: Memory) -> None:
     assert [outcome.records[0].data for outcome in outcomes] == [{"n": n} for n in range(1, 51)]
     revisions = [outcome.records[0].revision for outcome in outcomes]
     assert revisions == sorted(set(revisions))
-    both = Changeset(changes=[change("k", {}, 0, add()), change("k", {}, 0, add())])
+    both = Changeset(changes=(change("k", {}, 0, add()), change("k", {}, 0, add())))
     (outcome,) = await memory.commit_metadata([both])
     assert [record.data for record in outcome.records] == [{"n": 51}, {"n": 52}]
     assert await memory.get_metadata("things", "k") == outcome.records[-1]
@@ -84,7 +84,7 @@ async def test_a_fold_that_raises_rejects_its_changeset_alone(memory: Memory) ->
     def refuse(_: Any) -> Any:
         raise complaint
 
-    bad = Changeset(changes=[change("x", {}), change("k", {"n": 9}, 0, refuse)], generations={"s": 5})
+    bad = Changeset(changes=(change("x", {}), change("k", {"n": 9}, 0, refuse)), generations={"s": 5})
     outcomes = await memory.commit_metadata([put("a", {"n": 1}), bad, put("b", {"n": 1}), put("k", {}, 0, add())])
     assert [outcome.error for outcome in outcomes] == [None, complaint, None, None]
     assert by_key(await memory.list_metadata("things")) == {"a": {"n": 1}, "b": {"n": 1}, "k": {"n": 2}}
@@ -98,6 +98,24 @@ async def test_a_value_that_isnt_json_rejects_its_changeset_alone(memory: Memory
     outcomes = await memory.commit_metadata([put("a", {}), put("k", {"v": value}), put("b", {})])
     assert [outcome.error is None for outcome in outcomes] == [True, False, True]
     assert set(by_key(await memory.list_metadata("things"))) == {"a", "b"}
+
+
+@pytest.mark.rule("STORE-3")
+async def test_what_the_database_refuses_rejects_its_changeset_alone(memory: Memory) -> None:
+    """A key that no database takes is a StorageError; what shared its transaction is stored."""
+    one, refused, saved, two = await asyncio.gather(
+        memory.commit_metadata([put("a", {"n": 1}, fold=add()), put("\ud800", {}), put("b", {})]),
+        memory.commit_metadata([put("\ud800", {})]),
+        memory.save_message("s", text()),
+        memory.commit_metadata([put("a", {"n": 1}, fold=add())]),
+    )
+    assert [type(outcome.error) for outcome in one] == [type(None), StorageError, type(None)]
+    assert [type(outcome.error) for outcome in refused] == [StorageError]
+    assert saved.status == "saved"
+    assert two[0].error is None
+    assert by_key(await memory.list_metadata("things")) == {"a": {"n": 2}, "b": {}}
+    page = await memory.history("s", 5)
+    assert (len(page.messages), page.older) == (1, 0)
 
 
 async def test_removing(memory: Memory) -> None:
@@ -121,7 +139,7 @@ async def test_generations_only_rise(memory: Memory) -> None:
     """To the higher of the given number and one more than stored; the outcome tells."""
     raised = [(await memory.commit_metadata([generation("s", number)]))[0].generations for number in (1, 7, 2)]
     assert raised == [{"s": 1}, {"s": 7}, {"s": 8}]
-    outcomes = await memory.commit_metadata([Changeset(changes=[], generations={"s": 9, "t": 1}) for _ in range(2)])
+    outcomes = await memory.commit_metadata([Changeset(changes=(), generations={"s": 9, "t": 1}) for _ in range(2)])
     assert [outcome.generations for outcome in outcomes] == [{"s": 9, "t": 1}, {"s": 10, "t": 2}]
     assert await memory.generations() == {"s": 10, "t": 2}
 
@@ -134,7 +152,7 @@ async def test_changes_since_a_revision(memory: Memory) -> None:
     assert start.complete
     assert start.revision == start.rows[-1].revision
     await memory.commit_metadata([put("c", {}, 0, add()), put("a", None, 0, lambda _: None)])
-    await memory.commit_metadata([Changeset(changes=[change("d", {})], generations={"a": 1})])
+    await memory.commit_metadata([Changeset(changes=(change("d", {}),), generations={"a": 1})])
     news = await memory.changes(start.revision)
     assert [(row.key, row.data) for row in news.rows] == [("c", {"n": 2}), ("a", None), ("d", {})]
     assert news.generations == {"a": 1}

@@ -1,12 +1,8 @@
 """What only the SQLite back end promises: durability, its query plans, its file."""
 
 import asyncio
-import os
 import re
-import signal
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,8 +13,6 @@ from aalis_api_session_manager.errors import AalisError, ConfigError, StorageErr
 from aalis_api_session_manager.memory import Changeset, Position
 from aalis_host.memory import open_memory, sqlite_writes
 from tests.host.memory.kit import HOUR, Clock, add, by_key, change, contents, mark, put, text
-
-ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -101,7 +95,7 @@ async def test_every_query_is_a_range_of_an_index(path: Path, traced: list[tuple
         await memory.archive("s", 20)
         await memory.clear_session("s", 1)
         await memory.clear_session("s")
-        await memory.commit_metadata([Changeset(changes=[change("k", {"n": 1})], generations={"s": 1})])
+        await memory.commit_metadata([Changeset(changes=(change("k", {"n": 1}),), generations={"s": 1})])
         await memory.commit_metadata([put("k", None, 0, lambda _: None)])
         clock.now += 25 * HOUR
         await memory.commit_metadata([put("l", {}), put("l", None, 0, lambda _: None)])
@@ -311,88 +305,3 @@ async def test_read_only(path: Path) -> None:
         assert contents((await reading.history("s", 5)).messages) == ["hello"]
     assert path.read_bytes() == before
     assert [entry.name for entry in path.parent.iterdir()] == ["memory.db"]
-
-
-CHILD = """
-import asyncio, sys
-from tests.host.memory.kit import add, put, text
-from aalis_host.memory import open_memory
-
-async def main(path, what, times):
-    async with open_memory(path, now=lambda: 0) as memory:
-        print("ready", flush=True)
-        sys.stdin.readline()
-        for number in range(times):
-            if what == "count":
-                (outcome,) = await memory.commit_metadata([put("k", {"n": 1}, 0, add())])
-                assert outcome.error is None, outcome.error
-            else:
-                outcomes = await asyncio.gather(
-                    *(memory.commit_metadata([put(f"{number}.{each}", {"n": each})]) for each in range(5)),
-                    memory.save_message("s", text(str(number), number)),
-                )
-                print(number, flush=True)
-
-asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))
-"""
-
-
-def start(path: Path, what: str, times: int) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
-        [sys.executable, "-c", CHILD, str(path), what, str(times)],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-
-
-def told(process: "subprocess.Popen[str]", line: str) -> None:
-    assert process.stdin is not None
-    process.stdin.write(line)
-    process.stdin.flush()
-
-
-@pytest.mark.rule("STORE-2")
-@pytest.mark.parametrize("processes", [2, 8])
-async def test_processes_on_one_file_lose_no_update(path: Path, processes: int) -> None:
-    """Each adds to the same record by folds; they open the new file at the same moment; the sum is exact."""
-    times = 400 // processes
-    children = [start(path, "count", times) for _ in range(processes)]
-    try:
-        for child in children:
-            assert child.stdout is not None
-            assert child.stdout.readline() == "ready\n"
-        for child in children:
-            told(child, "go\n")
-        for child in children:
-            await asyncio.to_thread(child.wait, 50)
-    finally:
-        for child in children:
-            child.kill()
-            child.communicate()
-    assert [child.returncode for child in children] == [0] * processes
-    async with open_memory(path, now=Clock()) as memory:
-        assert by_key(await memory.list_metadata("things")) == {"k": {"n": processes * times}}
-
-
-@pytest.mark.rule("STORE-2")
-async def test_a_kill_loses_nothing_that_was_answered(path: Path) -> None:
-    """A process killed in the middle: all that it was told is stored, and the file opens as if nothing was."""
-    child = start(path, "write", 100_000)
-    try:
-        told(child, "go\n")
-        assert child.stdout is not None
-        answered = [child.stdout.readline() for _ in range(40)]
-        child.send_signal(signal.SIGKILL)
-        rest, _ = child.communicate()
-    finally:
-        child.kill()
-    last = int((answered + rest.split("\n")[:-1])[-1])
-    async with open_memory(path, now=Clock()) as memory:
-        rows = by_key(await memory.list_metadata("things"))
-        assert {f"{number}.{each}" for number in range(last + 1) for each in range(5)} <= set(rows)
-        page = await memory.history("s", 1)
-        assert int(page.messages[0].content) >= last
-        assert page.older == int(page.messages[0].content)

@@ -42,6 +42,7 @@ _SETTINGS: Final = (
     "SET tcp_keepalives_idle = 10",
     "SET tcp_keepalives_interval = 5",
     "SET tcp_keepalives_count = 3",
+    "SELECT set_config(name, '20s', false) FROM pg_catalog.pg_settings WHERE name = 'transaction_timeout'",
     # An answered change is on the disk, whatever the server's default is.
     "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'",
 )
@@ -52,11 +53,10 @@ _READING: Final = (
     "SET default_transaction_isolation = 'repeatable read'",
 )
 
+_MADE: Final = "SELECT 1 FROM pg_catalog.pg_tables WHERE schemaname = 'aalis' AND tablename = 'schema_version'"
+
 _UPGRADE_LOCK: Final = 0x41616C73
 """Key of the advisory lock that one program holds while it makes or upgrades the tables ("Aals")."""
-
-_MISTAKES: Final = ("28", "3D")
-"""SQLSTATE classes of a person's mistake: who may not connect, a database that isn't there."""
 
 
 class PostgresBackend:
@@ -129,8 +129,7 @@ class PostgresBackend:
         return session
 
     def _version(self, db: Connection) -> int:
-        (exists,) = db.execute("SELECT to_regclass('aalis.schema_version') IS NOT NULL").fetchone() or (False,)
-        if not exists:
+        if db.execute(_MADE).fetchone() is None:
             return 0
         (version,) = db.execute("SELECT version FROM aalis.schema_version").fetchone() or (0,)
         return int(version)
@@ -145,8 +144,6 @@ class PostgresBackend:
     def _explained(self, error: BaseException) -> BaseException:
         if not isinstance(error, psycopg.Error):
             return error
-        if (error.sqlstate or "")[:2] in _MISTAKES:
-            return ConfigError(f"{self._where} can't be opened: {_one_line(error)}")
         return StorageError(f"{self._where} can't be opened: {_one_line(error)}")
 
 

@@ -9,7 +9,7 @@ transaction has ended one way or the other, and that number tells which.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack, suppress
 from typing import Any, Final
 from uuid import uuid4
@@ -25,6 +25,8 @@ from aalis_host.memory.rows import COLUMNS, TEXT, encode_message, shown_as
 from aalis_host.memory.writer import REMEMBER_MS, Archive, Clear, Save
 
 __all__ = ["PostgresWrites"]
+
+Cursor = psycopg.Cursor[tuple[Any, ...]]
 
 RESOLVE_SECONDS: Final = 30.0
 """How long an unanswered commit is asked after, while the server can't be reached."""
@@ -101,7 +103,7 @@ class PostgresWrites:
     def __init__(self, session: PostgresSession, now: Callable[[], int]) -> None:
         self._session = session
         self._now = now
-        self._pipeline = ExitStack()
+        self._open_pipeline = ExitStack()
         self._id = uuid4().hex
         self._transaction = 0
         self._reached = 0
@@ -122,15 +124,17 @@ class PostgresWrites:
 
     def _lock(self) -> None:
         self._transaction += 1
-        self._pipeline.enter_context(self._session.db.pipeline())
+        self._pipeline = self._open_pipeline.enter_context(self._session.db.pipeline())
         self._session.db.execute("BEGIN")
-        self._reached, self._message_id = self._session.db.execute(_LOCK).fetchone() or (0, 0)
+        locked = self._session.db.execute(_LOCK)
+        self._pipeline.sync()
+        self._reached, self._message_id = locked.fetchone() or (0, 0)
 
     def end(self) -> None:
         try:
             self._session.db.execute(_MARK, (self._id, self._transaction, self._now()))
             self._session.db.execute("COMMIT")
-            self._pipeline.close()
+            self._open_pipeline.close()
         except psycopg.OperationalError:
             if not self._session.lost or not self._was_committed():
                 raise
@@ -156,7 +160,7 @@ class PostgresWrites:
 
     def undo(self) -> None:
         with suppress(Exception):
-            self._pipeline.close()
+            self._open_pipeline.close()
         if self._session.lost:
             return
         try:
@@ -171,8 +175,12 @@ class PostgresWrites:
         self._session.close()
 
     def save(self, pieces: Sequence[Save]) -> list[SaveResult]:
-        stored = self._generations({piece.session_id for piece in pieces})
-        taken = self._taken({(p.session_id, p.message.message_id) for p in pieces if p.message.message_id is not None})
+        named = [(p.session_id, p.message.message_id) for p in pieces if p.message.message_id is not None]
+        raised = self._generations({piece.session_id for piece in pieces})
+        known = self._session.db.execute(_TAKEN, _columns(named))
+        self._pipeline.sync()
+        stored: dict[str, int] = dict(raised.fetchall())
+        taken = {(row[0], row[1]) for row in known}
         rows: list[tuple[Any, ...]] = []
         newest: dict[str, tuple[int, int, str | None]] = {}
         results = []
@@ -202,16 +210,8 @@ class PostgresWrites:
             cursor.execute("UPDATE aalis.state SET message_id = %s", (self._message_id,))
         return results
 
-    def _taken(self, names: set[tuple[str, str]]) -> set[tuple[str, str]]:
-        if not names:
-            return set()
-        asked = [list(column) for column in zip(*names, strict=True)]
-        return {(row[0], row[1]) for row in self._session.db.execute(_TAKEN, asked)}
-
-    def _generations(self, session_ids: set[str]) -> dict[str, int]:
-        if not session_ids:
-            return {}
-        return dict(self._session.db.execute(_GENERATIONS, (list(session_ids),)).fetchall())
+    def _generations(self, session_ids: set[str]) -> Cursor:
+        return self._session.db.execute(_GENERATIONS, (list(session_ids),))
 
     def archive(self, pieces: Sequence[Archive]) -> list[int]:
         return [self._archive(piece) for piece in pieces]
@@ -246,18 +246,18 @@ class PostgresWrites:
 
     def commit(self, pieces: Sequence[Changeset]) -> list[Outcome]:
         revision = self._reached
-        plan = Plan(self._stored(record_keys(pieces)), self._generations(generation_ids(pieces)), revision)
+        read = self._session.db.execute(_STORED, _columns(record_keys(pieces)))
+        raised = self._generations(generation_ids(pieces))
+        # In between two of its statements the server ends the transaction of a client that hangs, say in a fold; it
+        # doesn't count as in between before this.
+        self._pipeline.sync()
+        stored: dict[Key, Stored] = {(row[0], row[1]): (row[2], row[3]) for row in read}
+        plan = Plan(stored, dict(raised.fetchall()), revision)
         outcomes = [plan.apply(changeset) for changeset in pieces]
         if plan.revision > revision:
             self._write(plan)
             self._reached = plan.revision
         return outcomes
-
-    def _stored(self, keys: set[Key]) -> dict[Key, Stored]:
-        if not keys:
-            return {}
-        asked = [list(column) for column in zip(*keys, strict=True)]
-        return {(row[0], row[1]): (row[2], row[3]) for row in self._session.db.execute(_STORED, asked)}
 
     def _write(self, plan: Plan) -> None:
         db, now = self._session.db, self._now()
@@ -275,3 +275,7 @@ class PostgresWrites:
         if any(text is None for _, text in plan.writes.values()):
             db.execute(_FORGET, (now - REMEMBER_MS,))
         db.execute("SELECT pg_notify(%s, '')", (CHANNEL,))
+
+
+def _columns(pairs: Collection[tuple[str, str]]) -> tuple[list[str], list[str]]:
+    return [first for first, _ in pairs], [second for _, second in pairs]

@@ -1,0 +1,358 @@
+"""What only the PostgreSQL back end promises: the server's mistakes, restarts, lost connections, notifications."""
+
+import asyncio
+import re
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from aalis_api_session_manager.errors import AalisError, ConfigError, StorageError
+from aalis_api_session_manager.memory import Changeset, Position
+from aalis_host.memory import Memory, open_memory, postgres
+from tests.host.memory.cluster import PORT, Cluster
+from tests.host.memory.cutter import Cutter
+from tests.host.memory.kit import HOUR, Clock, add, change, contents, put, text
+
+
+@pytest.fixture
+def url(cluster: Cluster) -> Iterator[str]:
+    """An empty database."""
+    with cluster.database() as made:
+        yield made
+
+
+async def test_the_extra_is_named_when_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without psycopg a PostgreSQL URL is a mistake that says what to install."""
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    for name in [name for name in sys.modules if name.startswith("aalis_host.memory.postgres")]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(ConfigError, match=r"aalis-host\[postgres\]"):
+        open_memory("postgresql:///x", now=Clock())
+
+
+async def test_mistakes_in_the_url(cluster: Cluster, url: str) -> None:
+    """A URL that can't be read, a database without our tables for reading, one that isn't there: one clear line."""
+    with pytest.raises(ConfigError, match="URL"):
+        open_memory("postgresql://%zz/x", now=Clock())
+    with pytest.raises(ConfigError, match="holds nothing"):
+        await open_memory(url, read_only=True, now=Clock()).open()
+    for unreachable in (cluster.url("nothing"), cluster.url("postgres", Path("/nowhere"))):
+        with pytest.raises(StorageError, match=r"can't be opened: .*(does not exist|No such file)") as caught:
+            await open_memory(unreachable, now=Clock()).open()
+        assert "\n" not in str(caught.value)
+    with cluster.database("ENCODING 'SQL_ASCII' TEMPLATE template0") as ascii_url:
+        memory = open_memory(ascii_url, now=Clock())
+        with pytest.raises(ConfigError, match="UTF8"):
+            await memory.open()
+
+
+async def test_a_newer_schema_is_refused(url: str) -> None:
+    """One line that says what to do; an older one isn't read half."""
+    async with open_memory(url, now=Clock()):
+        pass
+    with psycopg.connect(url, autocommit=True) as db:
+        db.execute("UPDATE aalis.schema_version SET version = 99")
+    for read_only in (False, True):
+        with pytest.raises(ConfigError, match=r"newer version.*\(its schema is 99.*update"):
+            await open_memory(url, read_only=read_only, now=Clock()).open()
+    with psycopg.connect(url, autocommit=True) as db:
+        db.execute("UPDATE aalis.schema_version SET version = 0")
+    with pytest.raises(ConfigError, match="holds nothing"):
+        await open_memory(url, read_only=True, now=Clock()).open()
+
+
+async def test_read_only(url: str) -> None:
+    """It reads what others write, and hears of it."""
+    async with open_memory(url, now=Clock()) as memory, open_memory(url, read_only=True, now=Clock()) as reading:
+        await memory.save_message("s", text("hello"))
+        assert contents((await reading.history("s", 5)).messages) == ["hello"]
+        with pytest.raises(StorageError, match="reading only"):
+            await reading.save_message("s", text())
+        waiting = asyncio.create_task(reading.wait_for_changes(0, 10))
+        await asyncio.sleep(0)
+        await memory.commit_metadata([put("k", {})])
+        assert await asyncio.wait_for(waiting, 5)
+
+
+@pytest.mark.rule("STORE-2")
+async def test_an_answer_means_durable(cluster: Cluster, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the server's default is to answer before the disk has it."""
+    name = url.split("/")[-1].split("?")[0]
+    with cluster.connect() as db:
+        db.execute(f"ALTER DATABASE {name} SET synchronous_commit = off")
+    made: list[Any] = []
+    connect = psycopg.connect
+    monkeypatch.setattr(psycopg, "connect", lambda *a, **o: made.append(connect(*a, **o)) or made[-1])
+    async with open_memory(url, now=Clock()):
+        assert made[0].execute("SHOW synchronous_commit").fetchone() == ("on",)
+
+
+async def test_others_are_heard_without_asking(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A notification wakes the waiter; after the listening connection was cut it catches up."""
+    monkeypatch.setattr(postgres.PostgresBackend, "poll_seconds", 3600.0)
+    async with open_memory(url, now=Clock()) as memory, open_memory(url, now=Clock()) as other:
+        waiting = asyncio.create_task(memory.wait_for_changes(0, 30))
+        await asyncio.sleep(0.2)
+        await other.commit_metadata([put("a", {})])
+        assert await asyncio.wait_for(waiting, 5)
+        known = (await memory.changes(0)).revision
+        waiting = asyncio.create_task(memory.wait_for_changes(known, 30))
+        await asyncio.sleep(0.1)
+        with psycopg.connect(url, autocommit=True) as db:
+            (cut,) = db.execute(
+                "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'"
+            ).fetchone() or (0,)
+        assert cut == 1
+        await other.commit_metadata([put("b", {})])
+        assert await asyncio.wait_for(waiting, 10)
+
+
+@pytest.fixture
+def cutter(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cutter]:
+    """Between the memory and the server; it can cut a connection at a commit."""
+    with Cutter(cluster.folder / f".s.PGSQL.{PORT}") as made:
+        yield made
+
+
+@pytest.mark.rule("STORE-3")
+@pytest.mark.parametrize("arrives", [True, False])
+async def test_a_connection_that_is_lost_in_the_commit(
+    cluster: Cluster, url: str, cutter: Cutter, arrives: bool
+) -> None:
+    """Whether the server got the commit or not: what is answered is stored exactly once, and nobody is refused."""
+    name = url.split("/")[-1].split("?")[0]
+    async with open_memory(cluster.url(name, cutter.folder), now=Clock()) as memory:
+        await memory.commit_metadata([put("k", {"n": 1}, fold=add())])
+        cutter.cut_at(b"COMMIT", arrives)
+        outcomes, saved = await asyncio.gather(
+            memory.commit_metadata([put("k", {"n": 1}, fold=add()), put("k", {"n": 1}, fold=add())]),
+            memory.save_message("s", text("once")),
+        )
+        assert cutter.cuts == 1
+        assert [outcome.records[0].data for outcome in outcomes] == [{"n": 2}, {"n": 3}]
+        assert saved.status == "saved"
+        row = await memory.get_metadata("things", "k")
+        assert row == outcomes[-1].records[0]
+        assert contents((await memory.history("s", 5)).messages) == ["once"]
+
+
+@pytest.mark.rule("STORE-3")
+async def test_a_connection_that_is_lost_before(url: str) -> None:
+    """Between two transactions, and between two reads, it isn't noticed."""
+    async with open_memory(url, now=Clock()) as memory:
+        await memory.commit_metadata([put("k", {"n": 1})])
+        with psycopg.connect(url, autocommit=True) as db:
+            db.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+        (outcome,) = await memory.commit_metadata([put("k", {}, 0, add())])
+        assert outcome.records[0].data == {"n": 2}
+        assert all([(await memory.get_metadata("things", "k")) is not None for _ in range(8)])
+
+
+@pytest.mark.rule("STORE-3")
+async def test_a_writer_that_hangs_doesnt_stop_the_others(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its transaction is ended by the server, theirs go on, and its own work is done again."""
+    settings = tuple(s.replace("'5s'", "'300ms'") for s in postgres._SETTINGS)
+    monkeypatch.setattr(postgres, "_SETTINGS", settings)
+    monkeypatch.setattr(postgres.PostgresBackend._connect, "__defaults__", (settings,))
+    monkeypatch.setattr(postgres.PostgresBackend._open, "__defaults__", (settings,))
+    go_on = threading.Event()
+
+    def hang(stored: dict[str, Any] | None) -> dict[str, Any] | None:
+        go_on.wait(20)
+        return add(10)(stored)
+
+    async with open_memory(url, now=Clock()) as memory, open_memory(url, now=Clock()) as other:
+        await memory.commit_metadata([put("k", {"n": 1})])
+        hanging = asyncio.create_task(memory.commit_metadata([put("k", {}, 0, hang)]))
+        await asyncio.sleep(0.1)
+        (outcome,) = await asyncio.wait_for(other.commit_metadata([put("k", {}, 0, add())]), 6)
+        assert outcome.records[0].data == {"n": 2}
+        go_on.set()
+        assert (await asyncio.wait_for(hanging, 10))[0].records[0].data == {"n": 12}
+
+
+@pytest.mark.rule("STORE-3")
+async def test_the_counter_held_by_another_is_waited_for(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A short time costs time, a long one a StorageError for everybody who waits; reading never waits."""
+    async with open_memory(url, now=Clock()) as memory:
+        await memory.commit_metadata([put("k", {"n": 1})])
+        with psycopg.connect(url) as other:
+            other.execute("SELECT * FROM aalis.state FOR UPDATE")
+            waiting = asyncio.create_task(memory.commit_metadata([put("k", {}, 0, add())]))
+            await asyncio.sleep(0.1)
+            assert not waiting.done()
+            assert await memory.get_metadata("things", "k") is not None
+            other.rollback()
+            assert (await waiting)[0].records[0].data == {"n": 2}
+    monkeypatch.setattr(psycopg, "connect", _with_lock_timeout(psycopg.connect))
+    async with open_memory(url, now=Clock()) as memory:
+        with psycopg.connect(url) as other:
+            other.execute("SELECT * FROM aalis.state FOR UPDATE")
+            outcomes = await memory.commit_metadata([put(str(n), {}) for n in range(100)])
+            assert {type(outcome.error) for outcome in outcomes} == {StorageError}
+            with pytest.raises(StorageError, match="lock timeout"):
+                await memory.save_message("s", text())
+            other.rollback()
+        assert (await memory.save_message("s", text())).status == "saved"
+
+
+def _with_lock_timeout(connect: Callable[..., Any]) -> Callable[..., Any]:
+    class Impatient(psycopg.Connection[Any]):
+        def execute(self, query: Any, *args: Any, **options: Any) -> Any:
+            quick = query.replace("lock_timeout = '8s'", "lock_timeout = '100ms'") if isinstance(query, str) else query
+            return super().execute(quick, *args, **options)
+
+    return lambda *args, **options: Impatient.connect(*args, **options)
+
+
+@pytest.mark.rule("STORE-2", "STORE-3")
+@pytest.mark.parametrize("mode", ["fast", "immediate"])
+async def test_a_restart_under_load_loses_nothing(cluster: Cluster, url: str, mode: str) -> None:
+    """The server is stopped and started while two memories write: whatever was answered is there, exactly once, and
+    what got an error may be there or not, whole."""
+    answered, refused = 0, 0
+    saved: list[str] = []
+    stop = asyncio.Event()
+
+    async def count(memory: Memory) -> None:
+        nonlocal answered, refused
+        while not stop.is_set():
+            (outcome,) = await memory.commit_metadata([put("k", {"n": 1}, 0, add())])
+            answered += outcome.error is None
+            refused += outcome.error is not None
+
+    async def save(memory: Memory, name: str) -> None:
+        number = 0
+        while not stop.is_set():
+            number += 1
+            try:
+                await memory.save_message("s", text(f"{name}{number}", message_id=f"{name}{number}"))
+            except StorageError:
+                continue
+            saved.append(f"{name}{number}")
+
+    async with open_memory(url, now=Clock()) as one, open_memory(url, now=Clock()) as two:
+        tasks = [asyncio.create_task(work) for work in (count(one), count(two), save(one, "a"), save(two, "b"))]
+        await asyncio.sleep(0.5)
+        before = answered
+        await asyncio.to_thread(cluster.restart, mode)
+        async with asyncio.timeout(20):
+            while answered < before + 20:
+                await asyncio.sleep(0.05)
+        stop.set()
+        await asyncio.gather(*tasks)
+        row = await one.get_metadata("things", "k")
+        assert row is not None
+        assert row.data is not None
+        assert answered <= row.data["n"] <= answered + refused
+        page = await two.history("s", 1_000_000)
+        assert set(saved) <= set(contents(page.messages))
+
+
+async def test_a_server_that_is_gone_is_an_error_in_time(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Writing and reading say so, nothing hangs, and closing is quick; when it is back all goes on."""
+    from aalis_host.memory import postgres_session
+
+    monkeypatch.setattr(postgres_session.PostgresSession.ensure, "__defaults__", (0.2,))
+    with cluster.database() as url:
+        async with open_memory(url, now=Clock()) as memory:
+            await memory.commit_metadata([put("k", {"n": 1})])
+            await asyncio.to_thread(cluster.stop)
+            try:
+                async with asyncio.timeout(15):
+                    outcomes = await memory.commit_metadata([put(str(n), {}) for n in range(50)])
+                    assert {type(outcome.error) for outcome in outcomes} == {StorageError}
+                    with pytest.raises(StorageError):
+                        await memory.get_metadata("things", "k")
+            finally:
+                await asyncio.to_thread(cluster.start)
+            assert (await memory.commit_metadata([put("k", {}, 0, add())]))[0].records[0].data == {"n": 2}
+            assert await memory.get_metadata("things", "k") is not None
+
+
+@pytest.mark.rule("STORE-4")
+async def test_damaged_records_are_kept(url: str) -> None:
+    """An unreadable text is reported as it is, doesn't hide others, and no fold replaces it."""
+    async with open_memory(url, now=Clock()) as memory:
+        await memory.commit_metadata([put(key, {"n": 1}) for key in ("bad", "good")])
+        with psycopg.connect(url, autocommit=True) as db:
+            db.execute("UPDATE aalis.metadata SET data = '{\"n\": 1, \"cut' WHERE key = 'bad'")
+        assert {row.key: row.damaged for row in await memory.list_metadata("things")} == {
+            "bad": '{"n": 1, "cut',
+            "good": None,
+        }
+        outcomes = await memory.commit_metadata([put(key, {}, 0, add()) for key in ("bad", "good")])
+        assert isinstance(outcomes[0].error, AalisError)
+        assert outcomes[1].error is None
+        row = await memory.get_metadata("things", "bad")
+        assert row is not None
+        assert row.damaged == '{"n": 1, "cut'
+
+
+async def test_a_closed_memory_leaves_no_trace(url: str) -> None:
+    """No connection, and no row of its writer."""
+    async with open_memory(url, now=Clock()) as memory:
+        await memory.wait_for_changes(0, 0.05)
+        await memory.commit_metadata([put("k", {})])
+    with psycopg.connect(url, autocommit=True) as db:
+        assert db.execute("SELECT count(*) FROM aalis.writers").fetchone() == (0,)
+        others = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        assert db.execute(others).fetchone() == (0,)
+
+
+@pytest.mark.rule("LIST-3")
+async def test_every_query_is_a_range_of_an_index(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No table but the one-row ones is read whole, and nothing is sorted."""
+    ran: dict[str, Any] = {}
+
+    class Recording(psycopg.Connection[Any]):
+        def execute(self, query: Any, params: Any = None, **options: Any) -> Any:
+            if re.match("SELECT|WITH|DELETE|UPDATE|INSERT", query) and "aalis." in query:
+                ran[query] = params
+            return super().execute(query, params, **options)
+
+    clock = Clock()
+    async with open_memory(url, now=clock) as memory:
+        await asyncio.gather(*(memory.save_message(f"s{n % 40}", text("x", n, message_id=str(n))) for n in range(4000)))
+        await memory.commit_metadata([put(str(n), {"n": n}) for n in range(4000)])
+        await memory.commit_metadata([Changeset(changes=(), generations={f"s{n}": 1 for n in range(900)})])
+    monkeypatch.setattr(psycopg, "connect", Recording.connect)
+    async with open_memory(url, now=clock) as memory:
+        ran.clear()
+        for archived in (False, True):
+            for tools in (False, True):
+                options: Any = {"include_archived": archived, "include_tools": tools}
+                await memory.history("s1", 5, before=Position(3000, 0), since_ts=10, **options)
+                await memory.history("s1", 5, after=Position(100, 0), until_ts=3900, **options)
+        for platform in (None, "cli"):
+            await memory.recent_sessions(5, since_ts=0, platform=platform, before=Position(5000, 0), exclude=["x"])
+        await memory.save_message("s1", text(message_id="new"))
+        await memory.archive("s1", 20)
+        await memory.clear_session("s1", 1)
+        await memory.commit_metadata([Changeset(changes=(change("5", {}, 0, add()),), generations={"s1": 1})])
+        await memory.commit_metadata([put("6", None, 0, lambda _: None)])
+        clock.now += 25 * HOUR
+        await memory.commit_metadata([put("7", None, 0, lambda _: None)])
+        await memory.get_metadata("things", "k")
+        await memory.list_metadata("things", after_key="a", limit=5)
+        await memory.changes((await memory.changes(0)).revision)
+    ran.pop("SELECT session_id, generation FROM aalis.generations")
+    assert len(ran) > 25
+    bad = {}
+    with psycopg.connect(url, autocommit=True) as db:
+        db.execute("SET enable_seqscan = off")
+        db.execute("SET enable_bitmapscan = off")
+        for query, params in ran.items():
+            plan = "\n".join(row[0] for row in db.execute(f"EXPLAIN {query}", params))
+            scans = re.findall(r"Seq Scan on (\w+)", plan)
+            if set(scans) - {"state", "writers", "schema_version"} or re.search(r"\bSort\b", plan):
+                bad[query] = plan
+    assert bad == {}
