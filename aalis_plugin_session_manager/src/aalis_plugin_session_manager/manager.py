@@ -223,18 +223,20 @@ class SessionManager:
     async def create_session(
         self, draft: SessionDraft | None = None, creation: SessionCreation | None = None
     ) -> SessionInfo:
-        draft, creation = draft or _NO_DRAFT, creation or _NO_CREATION
+        draft = draft or _NO_DRAFT
         parent_id = draft.parent_id
         if parent_id is not None:
-            if creation != _NO_CREATION:
+            if creation is not None:
                 raise InvalidSession(None, "only a root has a creation; leave it out beside a parent_id")
             await self.deletions.gate(parent_id)
             if self._table.get(parent_id) is None:
                 raise SessionNotFound(parent_id)
+        creation = creation or _NO_CREATION
         binding = self._binding(creation)
         while True:
             session_id = new_session_id()
-            if session_id in self._table or self.generation_of(session_id):
+            taken = session_id in self._table or session_id in self._sessions.damaged
+            if taken or self.generation_of(session_id):
                 continue
             info = self._fresh(session_id, draft, parent_id, created_from=creation.created_from, **binding)
 
@@ -254,7 +256,7 @@ class SessionManager:
         root = self._places.workspace(workspace_id).root
         if root is None and creation.work is not None:
             raise InvalidSession(None, f"the workspace {workspace_id!r} has no directory, so no session is bound there")
-        if root is not None and (creation.work is None or not creation.work.root):
+        if root is not None and creation.work is None:
             raise InvalidSession(None, f"a session of the workspace {workspace_id!r} needs work.root")
         return {"workspace": None if workspace_id == DEFAULT_WORKSPACE else workspace_id, "work": creation.work}
 
