@@ -23,6 +23,7 @@ __all__ = [
     "Replies",
     "count_commits",
     "end_turn",
+    "flushed",
     "new_turn",
     "read_stored",
     "start_turn",
@@ -143,3 +144,8 @@ async def end_turn(stack: Stack, turn: TurnStart, **fields: Any) -> TurnEnd:
     )
     await stack.host.hooks.call("aalis_turn_after", turn=end)
     return end
+
+
+async def flushed(stack: Stack) -> None:
+    """Wait until every change so far is stored and told; no session is touched."""
+    await stack.sessions.update_place("workspace:default", {})

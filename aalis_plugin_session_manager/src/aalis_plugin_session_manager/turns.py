@@ -44,7 +44,9 @@ def cut_graphemes(text: str, limit: int) -> str:
 
 
 @frozen
-class _Running:
+class _Life:
+    """A session from its making to its deletion: a turn that outlives it has no part in the next one of that id."""
+
     session_id: str
     generation: int
 
@@ -67,18 +69,16 @@ class Turns:
         self._host_id = host_id
         self._now = now
         self._generation_of_turn = generation_of_turn
-        self._running: dict[str, _Running] = {}
-        self._by_session: dict[str, set[str]] = {}
+        self._running: dict[str, _Life] = {}
+        self._turns_of: dict[_Life, set[str]] = {}
 
     # --- the hooks
 
     def started(self, turn: TurnStart) -> None:
         """The session is active; a lease says who runs it. Rules: TURN-1, TURN-6."""
-        generation = self._generation_of_turn(turn.session_id)
-        self._running[turn.turn_id] = _Running(turn.session_id, generation)
-        if self._sessions.get(turn.session_id) is None:
-            return
-        self._by_session.setdefault(turn.session_id, set()).add(turn.turn_id)
+        life = _Life(turn.session_id, self._generation_of_turn(turn.session_id))
+        self._running[turn.turn_id] = life
+        self._turns_of.setdefault(life, set()).add(turn.turn_id)
         now = self._now()
         lease = TurnLease(
             turn_id=turn.turn_id,
@@ -89,30 +89,24 @@ class Turns:
         )
 
         def activate(record: SessionRecord | None) -> SessionRecord | None:
-            if record is None or record.generation != generation:
+            if record is None or record.generation != life.generation:
                 return record
             return record.with_info(status="active", updated_at=max(now, record.info.updated_at))
 
-        self._store.change(
-            turn.session_id,
-            Edit(self._sessions, turn.session_id, activate),
-            Edit(self._leases, turn.turn_id, lambda _: lease),
-        )
+        self._change(turn.session_id, activate, Edit(self._leases, turn.turn_id, lambda _: lease))
 
     def ended(self, turn: TurnEnd) -> None:
         """Outcome, reply time, and the status when it was the last. Rules: TURN-1 to TURN-5."""
-        running = self._running.pop(turn.turn_id, None)
-        if running is None:
+        life = self._running.pop(turn.turn_id, None)
+        if life is None:
             return
-        turns = self._by_session.get(running.session_id, set())
-        turns.discard(turn.turn_id)
+        turns = self._turns_of[life]
+        turns.remove(turn.turn_id)
         if not turns:
-            self._by_session.pop(running.session_id, None)
-        if self._sessions.get(running.session_id) is None and self._leases.get(turn.turn_id) is None:
-            return
+            del self._turns_of[life]
         outcome = turn.outcome or "silent"
         error = _kept(turn.error) if outcome == "error" else None
-        self._close(turn.turn_id, running.session_id, running.generation, outcome, error, turn.ended_at)
+        self._close(turn.turn_id, life, outcome, error, turn.ended_at)
 
     def used(self, usage: LlmUsage) -> None:
         """Rule: USAGE-1."""
@@ -138,18 +132,17 @@ class Turns:
     def _close(
         self,
         turn_id: str,
-        session_id: str,
-        generation: int,
+        life: _Life,
         outcome: TurnOutcome,
         error: str | TextRef | None,
         ended_at: int,
         lease_fold: Callable[[Any], Any] = lambda lease: None,
     ) -> None:
-        last = self.count(session_id, leaving=turn_id) == 0
+        last = self._count(life, leaving=turn_id) == 0
         last_turn = LastTurn(outcome=outcome, ended_at=ended_at, error=error)
 
         def close(record: SessionRecord | None) -> SessionRecord | None:
-            if record is None or record.generation != generation:
+            if record is None or record.generation != life.generation:
                 return record
             changes: dict[str, Any] = {"last_turn": last_turn, "updated_at": max(ended_at, record.info.updated_at)}
             if outcome == "replied":
@@ -158,19 +151,30 @@ class Turns:
                 changes["status"] = _closed_status(outcome)
             return record.with_info(**changes)
 
-        self._store.change(session_id, Edit(self._sessions, session_id, close), Edit(self._leases, turn_id, lease_fold))
+        self._change(life.session_id, close, Edit(self._leases, turn_id, lease_fold))
 
-    def count(self, session_id: str, leaving: str | None = None) -> int:
+    def _change(self, session_id: str, fold: Callable[[Any], Any], lease: Edit) -> None:
+        """Change session and lease together; where the session's record is damaged and kept as it is, the lease."""
+        edits = [] if session_id in self._sessions.damaged else [Edit(self._sessions, session_id, fold)]
+        self._store.change(session_id, *edits, lease)
+
+    def _count(self, life: _Life, leaving: str | None = None) -> int:
         """How many turns of the session run, in any process; `leaving` isn't counted."""
-        local = self._by_session.get(session_id, set())
-        foreign = {lease.turn_id for lease in self._leases.values() if lease.session_id == session_id}
-        return len((local | foreign) - {leaving})
+        here = self._turns_of.get(life, set())
+        elsewhere = {
+            lease.turn_id
+            for lease in self._leases.values()
+            if lease.session_id == life.session_id and lease.turn_id not in self._running
+        }
+        return len((here | elsewhere) - {leaving})
 
     def lease_ended_elsewhere(self, lease: TurnLease) -> None:
         """Another process removed a lease. Two that end at once may each have seen the other's turn still
         running, and neither closed the session: then it is closed here."""
         record = self._sessions.get(lease.session_id)
-        if record is None or record.info.status != "active" or self.count(lease.session_id):
+        if record is None or record.info.status != "active":
+            return
+        if self._count(_Life(lease.session_id, record.generation)):
             return
 
         def close(record: SessionRecord | None) -> SessionRecord | None:
@@ -205,8 +209,8 @@ class Turns:
                 return None
 
             record = self._sessions.get(lease.session_id)
-            generation = 0 if record is None else record.generation
-            self._close(lease.turn_id, lease.session_id, generation, "aborted", INTERRUPTED, now, still_expired)
+            life = _Life(lease.session_id, 0 if record is None else record.generation)
+            self._close(lease.turn_id, life, "aborted", INTERRUPTED, now, still_expired)
 
     @property
     def lease_count(self) -> int:
@@ -219,6 +223,17 @@ def _closed_status(outcome: TurnOutcome) -> str:
 
 
 def _kept(error: str | TextRef | None) -> str | TextRef | None:
-    if isinstance(error, str):
-        return cut_graphemes(error, ERROR_LIMIT) or None
-    return error
+    """What is kept of an error: at most `ERROR_LIMIT` characters, None for an empty one. Rule: TURN-2."""
+    if isinstance(error, TextRef):
+        return error if len(error.source) <= ERROR_LIMIT else _shorter(error)
+    return cut_graphemes(error or "", ERROR_LIMIT) or None
+
+
+def _shorter(ref: TextRef) -> str | TextRef | None:
+    """Cut the longest parameters, so that it can still be read in any language; plain text where that isn't enough."""
+    params = dict(ref.params)
+    for name in sorted((n for n, value in params.items() if isinstance(value, str)), key=lambda n: -len(params[n])):
+        excess = len(TextRef(ref.key, params).source) - ERROR_LIMIT
+        params[name] = cut_graphemes(params[name], len(params[name]) - max(excess, 0))
+    shorter = TextRef(ref.key, params)
+    return shorter if len(shorter.source) <= ERROR_LIMIT else cut_graphemes(ref.source, ERROR_LIMIT) or None
