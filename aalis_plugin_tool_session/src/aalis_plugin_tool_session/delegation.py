@@ -21,7 +21,7 @@ from aalis_plugin_tool_session.config import MAX_TIMEOUT_SEC, ToolSessionConfig
 from aalis_plugin_tool_session.depth import DepthLock
 from aalis_plugin_tool_session.dispatches import Delegation, Dispatches, Ring, Waits
 from aalis_plugin_tool_session.recent import RecentDispatches
-from aalis_plugin_tool_session.texts import Refused, answer, as_text, refusal, text
+from aalis_plugin_tool_session.texts import REPLY_NOTICE, Refused, answer, as_text, refusal, text
 
 __all__ = ["DelegateTool"]
 
@@ -210,7 +210,7 @@ class DelegateTool:
         if delegation.reply and withheld is not None:
             shown["reply_withheld"] = text("delegate.withheld", reason=withheld).source
         elif delegation.reply:
-            shown["notice"] = text("delegate.notice").source
+            shown["notice"] = REPLY_NOTICE
             shown["reply"] = delegation.reply
             if delegation.reply_left_out:
                 shown["reply_characters_not_shown"] = delegation.reply_left_out

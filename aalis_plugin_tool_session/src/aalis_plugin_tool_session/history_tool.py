@@ -10,7 +10,7 @@ from aalis_api_session_manager.message import Message, ToolCallContext
 from aalis_api_session_manager.service import HistoryOptions, HistoryRange, HistoryResult, SessionHistoryService
 from aalis_plugin_tool_session.arguments import read_integer, read_switch, read_text
 from aalis_plugin_tool_session.cut import cut
-from aalis_plugin_tool_session.texts import Refused, answer, refusal, text
+from aalis_plugin_tool_session.texts import HISTORY_NOTICE, Refused, answer, refusal, text
 from aalis_plugin_tool_session.timerange import local_iso, read_range
 
 __all__ = ["HistoryTool"]
@@ -72,7 +72,7 @@ class HistoryTool:
             shown["olderCursor"] = result.older_cursor
         if result.newer_cursor is not None:
             shown["newerCursor"] = result.newer_cursor
-        shown["notice"] = text("history.notice").source
+        shown["notice"] = HISTORY_NOTICE
         shown["messages"] = [self._message(message, result.include_tools) for message in result.messages]
         return shown
 

@@ -16,7 +16,7 @@ from aalis_api_session_manager.text import place_label, session_label
 from aalis_plugin_tool_session.access import Access, platform_of
 from aalis_plugin_tool_session.arguments import read_integer, read_positive, read_text
 from aalis_plugin_tool_session.cut import cut
-from aalis_plugin_tool_session.texts import Refused, answer, as_text, refusal, text
+from aalis_plugin_tool_session.texts import LIST_NOTICE, LIST_WITHHELD, Refused, answer, as_text, refusal, text
 from aalis_plugin_tool_session.timerange import local_iso
 
 __all__ = ["DEFAULT_HOURS", "DEFAULT_SESSIONS", "MAX_SESSIONS", "PREVIEW_CHARS", "ListTool"]
@@ -82,9 +82,9 @@ class ListTool:
         }
         if platform is not None:
             shown["platform"] = platform
-        shown["notice"] = text("list.notice").source
+        shown["notice"] = LIST_NOTICE
         if any("preview_withheld" in session for session in sessions):
-            shown["withheld"] = text("list.withheld").source
+            shown["withheld"] = LIST_WITHHELD
         return {**shown, "sessions": sessions}
 
     async def _find(

@@ -1,11 +1,12 @@
 """What was delegated to a session in the last 60 seconds, and the reminder made of it. Rule: DELEG-6."""
 
+import itertools
 import json
 from collections import deque
 from typing import Final
 
 from aalis_plugin_tool_session.dispatches import Delegation
-from aalis_plugin_tool_session.texts import text
+from aalis_plugin_tool_session.texts import REMINDER_FOOT, REMINDER_HEAD, REMINDER_LINE, REMINDER_MORE
 
 __all__ = ["RECENT_MS", "RecentDispatches"]
 
@@ -37,21 +38,14 @@ class RecentDispatches:
         earlier = self._to.get(target)
         if not earlier:
             return ""
-        shown = [earlier[-1 - i] for i in range(min(_SHOWN, len(earlier)))]
-        lines = [text("reminder.head", count=len(earlier))]
-        lines += [
-            text(
-                "reminder.line",
-                seconds=(now - one.at) // 1000,
-                source=json.dumps(one.source, ensure_ascii=False),
-                outcome=one.outcome or one.state.replace("_", " "),
-            )
-            for one in shown
-        ]
+        lines = [REMINDER_HEAD.format(count=len(earlier))]
+        for one in itertools.islice(reversed(earlier), _SHOWN):
+            outcome = one.outcome or one.state.replace("_", " ")
+            source = json.dumps(one.source, ensure_ascii=False)
+            lines.append(REMINDER_LINE.format(seconds=(now - one.at) // 1000, source=source, outcome=outcome))
         if len(earlier) > _SHOWN:
-            lines.append(text("reminder.more", count=len(earlier) - _SHOWN))
-        lines.append(text("reminder.foot"))
-        return "\n".join(line.source for line in lines) + "\n"
+            lines.append(REMINDER_MORE.format(count=len(earlier) - _SHOWN))
+        return "\n".join([*lines, REMINDER_FOOT])
 
     def _expire(self, now: int) -> None:
         while self._all and self._all[0].at < now - RECENT_MS:
