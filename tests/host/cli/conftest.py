@@ -118,6 +118,19 @@ def query(db: Path, statement: str) -> list[tuple[Any, ...]]:
         return connection.execute(statement).fetchall()
 
 
+def put(db: Path, key: str, data: Any) -> None:
+    """Write a stored session as some accident left it."""
+    with closing(sqlite3.connect(db)) as connection, connection:
+        (revision,) = connection.execute("UPDATE state SET revision = revision + 1 RETURNING revision").fetchone()
+        text = data if isinstance(data, str) else json.dumps(data)
+        connection.execute("INSERT INTO metadata VALUES ('sessions', ?, ?, ?, NULL)", (key, revision, text))
+
+
+def record(key: str, **fields: Any) -> dict[str, Any]:
+    """A stored session that nothing is known of."""
+    return {"id": key, "status": "completed", "createdAt": 1, "updatedAt": 1} | fields
+
+
 def contents(db: Path) -> dict[str, bytes]:
     """The database's file, and what lies beside it, byte for byte."""
     return {path.name: path.read_bytes() for path in sorted(db.parent.glob(f"{db.name}*"))}

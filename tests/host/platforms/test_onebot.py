@@ -258,3 +258,11 @@ async def test_send_elsewhere() -> None:
     """What isn't ours is not sent, and that is said."""
     with pytest.raises(ValueError, match="telegram:1"):
         await OneBotAdapter(nowhere).send(OutgoingMessage(session_id="telegram:1", content="x"))
+
+
+async def test_without_a_way_out() -> None:
+    """An adapter that only declares says so when it is asked to send."""
+    adapter = OneBotAdapter()
+    adapter.receive(json.dumps(group()).encode())
+    with pytest.raises(ValueError, match="no window"):
+        await adapter.send(OutgoingMessage(session_id="onebot:10:group:700", content="x"))

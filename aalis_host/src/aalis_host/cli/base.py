@@ -5,7 +5,7 @@ import os
 import sys
 import traceback
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import wraps
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,6 +27,7 @@ from aalis_host.app import AalisHost
 from aalis_host.cli.logs import set_up_logging
 from aalis_host.cli.texts import text
 from aalis_host.config import Loaded, read_settings
+from aalis_host.platforms.onebot import OneBotAdapter
 from aalis_host.texts import reader_locale, render
 
 __all__ = [
@@ -143,19 +144,21 @@ def interruptible(work: Coroutine[Any, Any, T]) -> T:
 
 
 @asynccontextmanager
-async def opened(given: Given, *, read_only: bool, real: bool | None = True) -> AsyncIterator[AalisHost]:
-    """A running host on the database of the settings.
+async def opened(
+    given: Given, *, read_only: bool, real: bool | None = True, onebot: OneBotAdapter | None = None
+) -> AsyncIterator[AalisHost]:
+    """A running host on the database of the settings, with the platforms that this program has.
 
     `real` None: where there is no database yet, an empty one that is thrown away stands in for it; False: always.
     """
     settings = given.loaded.settings
-    if real or (real is None and is_there(settings.db)):
-        async with AalisHost(settings, read_only=read_only) as host:
-            yield host
-        return
-    with TemporaryDirectory(prefix="aalis-") as folder:
-        async with AalisHost(attrs.evolve(settings, db=f"{folder}/empty.db")) as host:
-            yield host
+    async with AsyncExitStack() as stack:
+        if not real and (real is False or not is_there(settings.db)):
+            folder = stack.enter_context(TemporaryDirectory(prefix="aalis-"))
+            settings, read_only = attrs.evolve(settings, db=f"{folder}/empty.db"), False
+        host = await stack.enter_async_context(AalisHost(settings, read_only=read_only))
+        host.add_platform(onebot or OneBotAdapter())
+        yield host
 
 
 def is_there(db: str) -> bool:

@@ -16,6 +16,7 @@ from aalis_api_session_manager.model import SessionCreation
 from aalis_api_session_manager.service import SESSION_MANAGER
 from aalis_host.app import AalisHost
 from aalis_host.cli.base import Given, command_options, interruptible, opened
+from aalis_host.cli.logs import quiet
 from aalis_host.cli.output import block, on_terminal
 from aalis_host.cli.recording import STANDARD_INPUT, read_lines
 from aalis_host.platforms.terminal import PLATFORM_NAME, TerminalAdapter
@@ -38,7 +39,8 @@ class _Ends:
             return
         if turn.outcome == "error":
             self.failed = True
-            click.echo(self.given.say("chat.failed", reason=self.given.render(turn.error or "")), err=True)
+            reason = self.given.render(turn.error) if turn.error else self.given.say("chat.failed")
+            click.echo(reason, err=True)
         elif turn.outcome == "aborted":
             click.echo(self.given.say("chat.stopped"), err=True)
 
@@ -71,7 +73,8 @@ def chat(given: Given, session_id: str | None) -> None:
             ends = _Ends(given, session.id)
             host.hooks.register(ends, "aalis-chat")
             click.echo(given.say("chat.opened", id=session.id), err=True)
-            await _converse(given, host, terminal, session.id)
+            with quiet("aalis_host.agent"):
+                await _converse(given, host, terminal, session.id)
             return ends.failed
 
     failed = interruptible(work())

@@ -67,7 +67,7 @@ def check(given: Given) -> None:
     wrong = list(_unknown_plugins(given, found))
 
     async def start() -> list[PluginReport]:
-        with quiet():
+        with quiet("aalis_host.plugins"):
             async with opened(given, read_only=True, real=False) as host:
                 return host.plugin_report
 

@@ -69,13 +69,13 @@ def set_up_logging(debug: bool) -> None:
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
-    """No errors in the log meanwhile: the command shows them itself. With `debug` they are logged all the same."""
-    root = logging.getLogger()
-    level = root.level
-    if level > logging.INFO:
-        root.setLevel(logging.CRITICAL)
+def quiet(name: str) -> Iterator[None]:
+    """Nothing from this logger meanwhile: the command says it itself. With `debug` it is logged all the same."""
+    logger = logging.getLogger(name)
+    level = logger.level
+    if logger.getEffectiveLevel() > logging.INFO:
+        logger.setLevel(logging.CRITICAL)
     try:
         yield
     finally:
-        root.setLevel(level)
+        logger.setLevel(level)

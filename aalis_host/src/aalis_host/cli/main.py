@@ -16,7 +16,7 @@ __all__ = ["main"]
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.version_option(package_name="aalis-host")
+@click.version_option(package_name="aalis-host", prog_name="aalis", message="%(prog)s %(version)s")
 def main() -> None:
     """An agent in many rooms, and its sessions in sight.
 

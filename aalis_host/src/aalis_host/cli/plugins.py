@@ -23,7 +23,7 @@ def plugins(given: Given, as_json: bool) -> None:
     """
 
     async def work() -> None:
-        with quiet():
+        with quiet("aalis_host.plugins"):
             async with opened(given, read_only=True, real=None) as host:
                 reports = host.plugin_report
         if as_json:

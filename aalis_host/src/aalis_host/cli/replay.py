@@ -243,9 +243,11 @@ async def _replay(given: Given, file: str, speed: float | None, as_recorded: boo
             actions.write(orjson.dumps(action, option=orjson.OPT_APPEND_NEWLINE))
             actions.flush()
 
-    async with _recording(given, file, as_recorded) as (path, span), opened(given, read_only=False) as host:
-        adapter = OneBotAdapter(deliver)
-        host.add_platform(adapter)
+    adapter = OneBotAdapter(deliver)
+    async with (
+        _recording(given, file, as_recorded) as (path, span),
+        opened(given, read_only=False, onebot=adapter) as host,
+    ):
         work = Replay(given, host, adapter, _shift(span, speed, host.now()), speed)
         host.hooks.register(work.tally, "aalis-replay-tally")
         host.hooks.register(work.passages, "aalis-replay-passages")

@@ -124,7 +124,7 @@ _TEXTS: Final = {
         "zh_CN": "会话 {id};之后可用 aalis chat --session {id} 继续",
     },
     "chat.leave": {"en": "Ctrl-D leaves.", "zh_CN": "Ctrl-D 离开。"},
-    "chat.failed": {"en": "no answer: {reason}", "zh_CN": "没有回答:{reason}"},
+    "chat.failed": {"en": "The turn failed.", "zh_CN": "这一轮出错了。"},
     "chat.stopped": {"en": "the turn was stopped", "zh_CN": "这一轮被停止"},
     # replay
     "replay.reading": {"en": "reading the times", "zh_CN": "读取时间"},

@@ -38,6 +38,7 @@ _OPTIONAL = (
     "reasoningContent",
     "segments",
 )
+_ROLES = get_args(MessageRole)
 _CONTROL_KINDS = ("event-marker",)
 _DERIVED = ("children", "kind")
 _KEPT = ("config", "createdBy")
@@ -131,26 +132,28 @@ def _session(key: str, data: Any) -> dict[str, Any] | str:
 
 
 def _message(row: Mapping[str, Any]) -> Message:
-    metadata = _json(row, "metadata", dict) or {}
-    role, kind = row["role"], row.get("kind")
+    """Everything that has no field of its own any more, or can't be read, stands in the metadata."""
+    metadata, role, kind = _json(row, "metadata"), row["role"], row.get("kind")
+    known = metadata if isinstance(metadata, dict) else {}
     calls, unread = _tool_calls(row)
     more = {
-        "role": None if role in get_args(MessageRole) else role,
+        "metadata": None if known is metadata else metadata,
+        "role": None if role in _ROLES else role,
         "kind": kind,
         "reasoningContent": row.get("reasoningContent"),
-        "segments": _json(row, "segments", list),
+        "segments": _json(row, "segments"),
         "toolCalls": unread,
     }
-    kept = {**metadata, **{name: value for name, value in more.items() if value is not None}}
+    kept = {**known, **{name: value for name, value in more.items() if value is not None}}
     return Message(
-        session_id=_words(row, "sessionId"),
-        role=role if role in get_args(MessageRole) else "system",
+        session_id=_words(row["sessionId"]),
+        role=role if role in _ROLES else "system",
         kind="control" if kind in _CONTROL_KINDS else "message",
-        content=row["content"] if isinstance(row["content"], str) else "",
+        content=_words(row["content"]),
         timestamp=_milliseconds(row),
-        platform=_known(metadata, "platform"),
-        user_id=_known(metadata, "userId"),
-        user_name=_known(metadata, "nickname"),
+        platform=_known(known, "platform"),
+        user_id=_known(known, "userId"),
+        user_name=_known(known, "nickname"),
         message_id=f"aalis-ts:{row['id']}",
         tool_calls=calls,
         tool_call_id=row.get("toolCallId"),
@@ -162,7 +165,7 @@ def _message(row: Mapping[str, Any]) -> Message:
 
 def _tool_calls(row: Mapping[str, Any]) -> tuple[tuple[ToolCall, ...], Any]:
     """The calls, or what stands there when it has another form."""
-    raw = _json(row, "toolCalls", list)
+    raw = _json(row, "toolCalls")
     try:
         functions = [(call["id"], call["function"]) for call in raw or ()]
         return tuple(ToolCall(id=id_, name=one["name"], arguments=one["arguments"]) for id_, one in functions), None
@@ -170,18 +173,18 @@ def _tool_calls(row: Mapping[str, Any]) -> tuple[tuple[ToolCall, ...], Any]:
         return (), raw
 
 
-def _json(row: Mapping[str, Any], name: str, kind: type) -> Any:
+def _json(row: Mapping[str, Any], name: str) -> Any:
+    """The column's JSON value; its text where that is none."""
     try:
-        value = orjson.loads(row.get(name) or "null")
+        return orjson.loads(row.get(name) or "null")
     except orjson.JSONDecodeError:
-        return None
-    return value if isinstance(value, kind) else None
+        return _words(row[name])
 
 
-def _words(row: Mapping[str, Any], name: str) -> str:
-    if not isinstance(row[name], str) or not row[name]:
-        raise ValueError(f"{name} is no text")
-    return str(row[name])
+def _words(value: Any) -> str:
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    return "" if value is None else str(value)
 
 
 def _known(metadata: Mapping[str, Any], name: str) -> str | None:

@@ -70,10 +70,11 @@ def event_time(line: bytes) -> int | None:
 class OneBotAdapter:
     """The OneBot v11 accounts that this host serves: those it has received an event of.
 
-    What the agent says is handed to `deliver` as an action (`send_group_msg`, `send_private_msg`).
+    What the agent says is handed to `deliver` as an action (`send_group_msg`, `send_private_msg`). Without it the
+    adapter serves nobody and only declares its window types.
     """
 
-    deliver: Deliver
+    deliver: Deliver | None = None
     platform: str = field(default=PLATFORM_NAME, init=False)
     session_types: Mapping[str, bool] = field(default=_TYPES, init=False)
     _accounts: set[str] = field(factory=set, init=False)
@@ -92,7 +93,7 @@ class OneBotAdapter:
 
     async def send(self, message: OutgoingMessage) -> None:
         """Say it in the window. Raises ValueError for a session that isn't one of ours."""
-        if not await self.claims(message.session_id):
+        if self.deliver is None or not await self.claims(message.session_id):
             raise ValueError(f"{message.session_id!r} is no window of a OneBot account that is served here")
         _, account, window, target = message.session_id.split(":", 3)
         segments: list[dict[str, Any]] = [{"type": "text", "data": {"text": message.content}}]

@@ -1,0 +1,157 @@
+"""`aalis chat`: a conversation of the owner's, typed or piped in."""
+
+import json
+import os
+import pty
+import re
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.host.cli.conftest import Process, Run, query
+
+
+@pytest.mark.rule("CREATE-11")
+def test_piped_lines(process: Process, run: Run) -> None:
+    """Each line is answered on standard output, which has nothing else; the session is the terminal's."""
+    result = process("chat", "--db", "x.db", input='hello\n\n/list_known_sessions {"limit": 1}\n')
+    assert result.returncode == 0
+    first, *_, last = result.stdout.splitlines()
+    assert first == "You wrote: hello"
+    assert json.loads(last)["count"] == 0
+    (session,) = json.loads(run("sessions", "list", "--db", "x.db", "--json").stdout)
+    assert (session["createdFrom"], session["kind"]) == ("cli", "owner")
+    assert session["id"] in result.stderr
+
+
+def test_going_on(process: Process, tmp_path: Path) -> None:
+    """A named session is gone on in; one that isn't there is made with exactly that id."""
+    for line in ("one", "two"):
+        assert process("chat", "--session", "my plans", "--db", "x.db", input=line).returncode == 0
+    said = query(tmp_path / "x.db", "SELECT content FROM messages WHERE role = 'user' ORDER BY id")
+    assert said == [("one",), ("two",)]
+    assert query(tmp_path / "x.db", "SELECT DISTINCT session_id FROM messages") == [("my plans",)]
+
+
+def test_nothing_typed(process: Process) -> None:
+    """An empty pipe is a conversation without a word."""
+    result = process("chat", "--db", "x.db", input="")
+    assert (result.returncode, result.stdout) == (0, "")
+
+
+def test_a_model_that_cannot_answer(process: Process) -> None:
+    """Why there is no answer is one line on standard error; the other lines go on; exit status 1 for a script."""
+    result = process(
+        "chat",
+        "--db",
+        "x.db",
+        input="hello\nagain\n",
+        env={**os.environ, "AALIS_MODEL_KIND": "openai", "OPENAI_API_KEY": ""},
+    )
+    assert (result.returncode, result.stdout) == (1, "")
+    _, first, second = result.stderr.splitlines()
+    assert "OPENAI_API_KEY" in first
+    assert second == first
+
+
+def test_what_cannot_be_decoded(process: Process, tmp_path: Path) -> None:
+    """Bytes that are no text become a mark; the line isn't lost."""
+    command = [sys.executable, "-c", "from aalis_host.cli import main; main()", "chat", "--db", "x.db"]
+    done = subprocess.run(
+        command, input=b"caf\xe9\x00 \xf0\x9f\x91\x8b\r\n", capture_output=True, timeout=50, check=True
+    )
+    assert "You wrote: caf\ufffd\ufffd 👋".encode() in done.stdout
+
+
+_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+class Terminal:
+    """A process on a terminal of its own."""
+
+    def __init__(self, *arguments: str) -> None:
+        self.master, slave = pty.openpty()
+        command = [sys.executable, "-c", "from aalis_host.cli import main; main()", *arguments]
+        environment = {**os.environ, "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1"}
+        self.process = subprocess.Popen(
+            command, stdin=slave, stdout=slave, stderr=slave, env=environment, start_new_session=True
+        )
+        os.close(slave)
+        self.shown = ""
+
+    def type(self, text: str) -> None:
+        os.write(self.master, text.encode())
+
+    def wait_for(self, text: str, seconds: float = 30) -> None:
+        """Until it is on the screen; what stood there before doesn't count again."""
+        deadline = time.monotonic() + seconds
+        while text not in self.shown:
+            assert time.monotonic() < deadline, self.shown
+            if select.select([self.master], [], [], 0.1)[0]:
+                self.shown = _ESCAPES.sub("", self.shown + os.read(self.master, 65536).decode(errors="replace"))
+        self.shown = self.shown.partition(text)[2]
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self.master)
+
+
+@pytest.fixture
+def terminal(tmp_path: Path) -> Iterator[Terminal]:
+    made = Terminal("chat", "--db", "x.db")
+    yield made
+    made.close()
+
+
+def test_on_a_terminal(terminal: Terminal) -> None:
+    """A prompt, an answer, and Ctrl-D leaves with 0."""
+    terminal.wait_for(">")
+    terminal.type("hello 你好\r")
+    terminal.wait_for("You wrote: hello 你好")
+    terminal.wait_for(">")
+    terminal.type("\x04")
+    assert terminal.process.wait(20) == 0
+
+
+def test_ctrl_c_at_the_prompt_leaves(terminal: Terminal, tmp_path: Path) -> None:
+    """Exit status 130, no traceback, and what was said is stored."""
+    terminal.wait_for(">")
+    terminal.type("remember this\r")
+    terminal.wait_for("You wrote: remember this")
+    terminal.wait_for(">")
+    terminal.type("\x03")
+    assert terminal.process.wait(20) == 130
+    assert "Traceback" not in terminal.shown
+    assert query(tmp_path / "x.db", "SELECT count(*) FROM messages") == [(2,)]
+
+
+def test_others_may_look_meanwhile(terminal: Terminal, run: Run, tmp_path: Path) -> None:
+    """While a chat is open its session is listed by others, who change no row."""
+    terminal.wait_for(">")
+    terminal.type("hello\r")
+    terminal.wait_for("You wrote: hello")
+    terminal.wait_for(">")
+    db = tmp_path / "x.db"
+    running = "SELECT key FROM metadata WHERE namespace IN ('turns', 'claims') AND data IS NOT NULL"
+    while query(db, running):
+        time.sleep(0.05)
+    before = rows(db)
+    (session,) = json.loads(run("sessions", "list", "--db", db, "--json").stdout)
+    assert session["createdFrom"] == "cli"
+    assert run("sessions", "history", session["id"], "--db", db).stdout.count("hello") == 2
+    assert run("sessions", "check", "--db", db).exit_code == 0
+    assert rows(db) == before
+    terminal.type("still here\r")
+    terminal.wait_for("You wrote: still here")
+
+
+def rows(db: Path) -> dict[str, list[tuple[object, ...]]]:
+    """Every row of every table."""
+    names = query(db, "SELECT name FROM sqlite_master WHERE type = 'table'")
+    return {name: query(db, f"SELECT * FROM {name}") for (name,) in names}
