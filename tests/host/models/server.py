@@ -20,6 +20,7 @@ class Server:
     answers: list[Answer] = field(factory=list)
     requests: list[dict[str, Any]] = field(factory=list)
     keys: list[str] = field(factory=list)
+    gone: asyncio.Event = field(factory=asyncio.Event)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -28,6 +29,8 @@ class Server:
             self.requests.append(json.loads(await reader.readexactly(int(headers["content-length"]))))
             self.keys.append(headers["authorization"])
             answer = self.answers.pop(0) if self.answers else status(500, "nothing more to say")
+            if answer is SILENT:
+                await self.gone.wait()
             await answer(writer)
             await writer.drain()
         finally:
@@ -41,7 +44,10 @@ async def openai_server(*answers: Answer) -> AsyncIterator[Server]:
     listening = await asyncio.start_server(made.serve, "127.0.0.1", 0)
     made.base_url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/v1"
     async with listening:
-        yield made
+        try:
+            yield made
+        finally:
+            made.gone.set()
 
 
 def status(code: int, words: str, **headers: str) -> Answer:
@@ -107,13 +113,8 @@ def broken(*deltas: dict[str, Any]) -> Answer:
     return answer
 
 
-def silent(until: asyncio.Event) -> Answer:
-    """Nothing, until the event."""
-
-    async def answer(writer: asyncio.StreamWriter) -> None:
-        await until.wait()
-
-    return answer
+SILENT = broken()
+"""Nothing, until the server goes."""
 
 
 def said(text: str) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from aalis_host.config import ModelSettings
 from aalis_host.models import open_model, openai
 from aalis_host.models.base import Model, ModelError, ModelMessage, ModelReply
 from tests.host.models.server import (
+    SILENT,
     Answer,
     Server,
     body,
@@ -24,7 +25,6 @@ from tests.host.models.server import (
     openai_server,
     pieces,
     said,
-    silent,
     status,
     whole,
 )
@@ -232,11 +232,7 @@ async def test_a_server_that_is_not_there() -> None:
 
 async def test_a_silent_server() -> None:
     """After the time-out an error that names the setting."""
-    until = asyncio.Event()
-    try:
-        words = await error(silent(until), timeout=0.05, retries=0)
-    finally:
-        until.set()
+    words = await error(SILENT, timeout=0.05, retries=0)
     assert words == "its server was silent for 0.05 seconds (model.timeout)"
 
 
@@ -287,15 +283,13 @@ async def test_a_refusal_is_the_answer() -> None:
 
 async def test_cancelled() -> None:
     """A turn that is stopped stops waiting for its model."""
-    until = asyncio.Event()
-    async with talking(silent(until)) as (model, server):
+    async with talking(SILENT) as (model, server):
         task = asyncio.create_task(model.complete(QUESTION, []))
         while not server.requests:
             await asyncio.sleep(0.001)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        until.set()
 
 
 async def test_keys(monkeypatch: pytest.MonkeyPatch) -> None:
