@@ -100,6 +100,29 @@ def test_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(row.help for row in setting_rows(loaded))
 
 
+@pytest.mark.parametrize(
+    ("db", "shown"),
+    [
+        ("postgresql://me:p@ss/w?rd@host/db", "postgresql://me:***@host/db"),
+        ("postgresql://host:5432/db", "postgresql://host:5432/db"),
+        ("postgresql:///db?host=/run/pg&password=secret&user=me", "postgresql:///db?host=/run/pg&password=***&user=me"),
+        ("rooms.db", "rooms.db"),
+    ],
+)
+def test_passwords_are_not_shown(db: str, shown: str) -> None:
+    """Wherever an address holds one."""
+    (row,) = [row for row in setting_rows(read_settings(overrides={"db": db})) if row.key == "db"]
+    assert row.value == shown
+
+
+def test_the_persons_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`~` is read in a file and in a variable."""
+    monkeypatch.setenv("HOME", str(tmp_path / "me"))
+    assert load_settings(written(tmp_path, 'db = "~/x.db"')).db == str(tmp_path / "me" / "x.db")
+    monkeypatch.setenv("AALIS_DB", "~/y.db")
+    assert load_settings().db == str(tmp_path / "me" / "y.db")
+
+
 def test_which_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The one that is named, else AALIS_CONFIG's, else the current folder's, else the person's."""
     person = written(tmp_path / "config" / "aalis", 'language = "de"')
@@ -136,6 +159,7 @@ def test_which_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("[model]\nretries = -1", "model.retries: 'retries' must be >= 0: -1"),
         ("[agent]\nhistory_messages = 0", "agent.history_messages: 'history_messages' must be >= 1: 0"),
         ('[model]\nbase_url = "localhost"', "model.base_url: must begin with http:// or https://, not 'localhost'"),
+        ('db = ""', "db: Length of 'db' must be >= 1: 0"),
         ("model = 3", "model must be a table: [model]"),
         ("plugins = 3", "plugins must hold tables, such as [plugins.aalis-plugin-session-manager]"),
         ("[plugins]\nx = 3", "plugins.x must be a table: [plugins.x]"),

@@ -248,6 +248,15 @@ async def test_the_host_a_plugin_sees(parts: Parts) -> None:
     assert await host.emit("aalis_inbound", message=message()) == ["c", "b"]
 
 
+async def test_tables_that_nobody_reads(parts: Parts) -> None:
+    """A misspelt table of the configuration is named, with the nearest plugin."""
+    with capture_logs() as logs:
+        await parts.start(parts.plugin("bb"))
+    assert [entry["event"] for entry in logs] == [
+        "nobody reads plugins.b of the configuration; did you mean 'bb'?",
+    ]
+
+
 async def test_stopping(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
     """A plugin that fails to stop, or doesn't stop in time, is named, and the others stop."""
     monkeypatch.setattr(plugins, "STOP_SECONDS", 0.01)

@@ -80,6 +80,8 @@ def test_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     assert reader_locale().language == "en"
     monkeypatch.setenv("LC_ALL", "C.UTF-8")
     assert reader_locale().language == "en"
+    monkeypatch.setenv("LC_ALL", "xx_YY.UTF-8")
+    assert reader_locale().language == "en"
     monkeypatch.setenv("LC_ALL", "zh_CN.UTF-8")
     assert reader_locale().language == "zh"
     assert reader_locale("fr").language == "fr"

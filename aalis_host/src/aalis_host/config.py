@@ -6,16 +6,16 @@ ConfigError with one line that names the key, where it stands, and what is allow
 
 import difflib
 import os
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, cast, get_args, get_origin
-from urllib.parse import urlsplit, urlunsplit
 
 import attrs
 from attrs import field, frozen
-from attrs.validators import deep_iterable, ge, gt, optional
+from attrs.validators import deep_iterable, ge, gt, min_len, optional
 from cattrs import Converter
 from platformdirs import user_config_path, user_data_path
 
@@ -107,7 +107,9 @@ class AuthoritySettings:
 class Settings:
     """Everything a host can be told. `plugins`: each plugin's own table, by distribution name, as it stands."""
 
-    db: str = _setting(factory=_default_db, help="the database: a file, or a postgresql:// address")
+    db: str = _setting(
+        factory=_default_db, help="the database: a file, or a postgresql:// address", validator=min_len(1)
+    )
     language: str = _setting("", help="the reader's language, such as en or zh_CN; empty: the environment's")
     trigger: Trigger = _setting(
         "mentioned", help="in groups answer: mentioned (only when addressed), always, never; the rest is only stored"
@@ -163,8 +165,8 @@ def read_settings(
     for key, value in _flat(table, file):
         values[key] = _checked(key, value, f"{file}: {key}")
         sources[key] = "file"
-    if file is not None and "db" in values and "://" not in values["db"]:
-        values["db"] = str(file.parent / Path(values["db"]).expanduser())
+    if file is not None and "db" in values:
+        values["db"] = _place(values["db"], file.parent)
     for key, attribute in _SETTINGS.items():
         variable = "AALIS_" + key.upper().replace(".", "_")
         if variable in environ:
@@ -174,6 +176,8 @@ def read_settings(
         if value is not None:
             values[key] = _checked(key, str(value) if isinstance(value, Path) else value, f"command line: {key}")
             sources[key] = "command line"
+    if "db" in values:
+        values["db"] = _place(values["db"], Path())
     return Loaded(settings=_build(values, plugins), sources=sources, file=file)
 
 
@@ -272,6 +276,11 @@ def _read_toml(file: Path) -> dict[str, Any]:
         raise ConfigError(f"{file}: {error}") from error
 
 
+def _place(db: str, folder: Path) -> str:
+    """A database file as seen from a folder; an address as it is."""
+    return db if "://" in db else str(folder / Path(db).expanduser())
+
+
 def _take_plugins(table: dict[str, Any], file: Path | None) -> Mapping[str, Mapping[str, Any]]:
     plugins = table.pop("plugins", {})
     if not isinstance(plugins, dict):
@@ -361,10 +370,7 @@ def _get(settings: Settings, key: str) -> Any:
 
 
 def _shown(value: Any) -> Any:
+    """Without the password, wherever an address may hold one."""
     if not isinstance(value, str) or "://" not in value:
         return value
-    parts = urlsplit(value)
-    if parts.password is None:
-        return value
-    user, _, place = parts.netloc.rpartition("@")
-    return urlunsplit(parts._replace(netloc=f"{user.partition(':')[0]}:***@{place}"))
+    return re.sub(r"([?&]password=)[^&]*", r"\1***", re.sub(r"(://[^:/?#@]*):.*@", r"\1:***@", value))

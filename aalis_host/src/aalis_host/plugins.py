@@ -12,6 +12,7 @@ from aalis_api_session_manager.host import PluginMeta, Provided, ToolRegistry, T
 from aalis_api_session_manager.service import ServiceKey, ServiceSelection
 from aalis_host.hooks import HookError, Hooks
 from aalis_host.services import ServiceRegistry
+from aalis_host.words import did_you_mean
 
 __all__ = ["GROUP", "STOP_SECONDS", "FoundPlugin", "HostParts", "PluginReport", "Plugins", "find_plugins", "given"]
 
@@ -178,6 +179,10 @@ class Plugins:
     async def start(self, found: Iterable[FoundPlugin]) -> None:
         """Activate each plugin whose required services are there, then let all register their tools."""
         waiting: dict[str, FoundPlugin] = {}
+        found = list(found)
+        names = {plugin.report.name for plugin in found}
+        for table in sorted(set(self._parts.tables) - names):
+            log.warning(f"nobody reads plugins.{table} of the configuration{did_you_mean(table, names)}")
         for plugin in found:
             if plugin.meta is None:
                 self._fail(plugin.report, plugin.report.error or "")

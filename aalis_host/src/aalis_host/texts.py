@@ -48,11 +48,13 @@ def too_many_rounds(rounds: int) -> TextRef:
 def reader_locale(language: str = "") -> Locale:
     """The locale of a language such as `zh_CN` or `zh-CN`; empty: the environment's, else English.
 
-    Raises ConfigError for a language that Babel doesn't know.
+    Raises ConfigError for a language that Babel doesn't know; an environment that it doesn't know is English.
     """
     try:
         return Locale.parse(language.replace("-", "_") or default_locale("LC_MESSAGES") or "en")
     except (UnknownLocaleError, ValueError) as error:
+        if not language:
+            return Locale("en")
         raise ConfigError(f"language: {language!r} isn't a language, such as en, zh_CN or de_DE") from error
 
 
