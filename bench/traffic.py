@@ -7,8 +7,7 @@ The recording (`room-traffic.csv.gz`) has times, rooms, speakers, lengths and wh
 is made here: of the recorded length in code points, in several scripts, with emoji and combining characters. One
 speaker, number 10, is the bot: what it says is `message_sent`, and who addresses it mentions it. There are no
 private chats in the recording; `--private N` lets the N people who say most say the same again to the bot alone,
-a minute later. The same options always give the same
-events.
+a minute later. The same options always give the same events.
 """
 
 import argparse

@@ -26,7 +26,7 @@ def recorded() -> dict[tuple[str, int], dict[str, Any]]:
 
 @pytest.mark.rule("INTAKE-3", "ORIGIN-2", "KIND-1", "USAGE-1")
 def test_a_day(aalis: Aalis, tmp_path: Path) -> None:
-    """Every room is filed with its window, every distinct message stored once, turns ran; a second replay adds nothing."""
+    """Every room is filed with its window, every message stored once, turns ran; a second replay adds nothing."""
     events = recorded()
     sessions = {session for session, _ in events}
     status, out, err = finished(aalis("replay", EXAMPLE, "--db", "x.db", "--json"))
