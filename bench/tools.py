@@ -24,7 +24,7 @@ import structlog
 from sessions import RUNS, Figures, timed_async
 
 from aalis_api_session_manager.message import IncomingMessage, Message, ToolCallContext
-from aalis_api_session_manager.model import SessionCreation
+from aalis_api_session_manager.model import SessionCreation, SessionDraft
 from aalis_api_session_manager.service import SESSION_MANAGER
 from aalis_host.app import AalisHost, wall_clock
 from aalis_host.config import Settings
@@ -86,7 +86,7 @@ async def answered(host: AalisHost, tool: str, **arguments: Any) -> dict[str, An
 
 
 async def bare_read(folder: Path, count: int, times: int) -> float:
-    """The newest 20 of a session, decoded from JSON nowhere: raw sqlite3 in one reader thread. Microseconds."""
+    """The newest 20 of a session: raw sqlite3 in one reader thread. Microseconds."""
     db = sqlite3.connect(folder / f"bare{count}.db", isolation_level=None, check_same_thread=False)
     db.execute("PRAGMA journal_mode=WAL")
     db.execute("CREATE TABLE messages(id INTEGER PRIMARY KEY, sessionId TEXT, role TEXT, content TEXT, ts INTEGER)")
@@ -150,7 +150,9 @@ async def listing(folder: Path, figures: Figures, shapes: Sequence[tuple[int, in
             manager = host.select(SESSION_MANAGER).use()
             await asyncio.gather(
                 *(
-                    manager.ensure_session(f"s{i}", creation=SessionCreation(created_from="cli"))
+                    manager.ensure_session(
+                        f"s{i}", SessionDraft(name=f"Session {i}"), SessionCreation(created_from="cli")
+                    )
                     for i in range(sessions)
                 )
             )

@@ -1,6 +1,7 @@
 """A stack for each test: on a SQLite file, or on each memory back end where the test asks for it."""
 
-from collections.abc import AsyncIterator, Iterator
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,19 @@ def cluster() -> Iterator[Cluster]:
     """A PostgreSQL server; skipped with the reason where none can be run."""
     with running() as started:
         yield started
+
+
+@pytest.fixture
+def zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """Sets the process's time zone, until the test ends."""
+
+    def use(name: str) -> None:
+        monkeypatch.setenv("TZ", name)
+        time.tzset()
+
+    yield use
+    monkeypatch.undo()
+    time.tzset()
 
 
 @pytest.fixture

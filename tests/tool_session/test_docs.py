@@ -2,9 +2,8 @@
 
 import json
 import re
-import time
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +22,9 @@ ASKING = person("20002")
 
 
 @pytest.fixture
-async def s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stack]:
-    """The page's three sessions, at nine in the evening, in UTC."""
-    monkeypatch.setenv("TZ", "UTC")
-    time.tzset()
+async def s(tmp_path: Path, zone: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stack]:
+    """The page's sessions, at nine in the evening, in UTC."""
+    zone("UTC")
     numbers = iter(range(1, 100))
     monkeypatch.setattr("aalis_plugin_tool_session.delegation.uuid.uuid4", lambda: uuid.UUID(int=next(numbers)))
     async with stack(tmp_path, now=lambda: NOW) as made:
@@ -52,8 +50,6 @@ async def s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[St
             f"onebot:{BOT}:private:20002", "Remind me of the roses.", start=NOW - 25 * MINUTE, user_id="20002"
         )
         yield made
-    monkeypatch.undo()
-    time.tzset()
 
 
 def examples(page: str) -> Iterator[tuple[str, dict[str, Any], Any]]:

@@ -3,7 +3,8 @@
 import json
 import logging
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +172,28 @@ async def test_the_last_minutes(tmp_path: Path) -> None:
         answer = await read(s, within_minutes=10)
         assert contents(answer) == ["new"]
         assert answer["range"]["sinceTs"] == START - 600_000 and answer["range"]["untilTs"] is None
+
+
+@pytest.mark.rule("HIST-4")
+@pytest.mark.parametrize(
+    ("name", "since", "until", "hours"),
+    [
+        ("Asia/Seoul", "2026-11-30T00:00:00+09:00", "2026-11-30T23:59:59.999+09:00", 24),
+        ("America/New_York", "2026-11-30T00:00:00-05:00", "2026-11-30T23:59:59.999-05:00", 24),
+        ("America/New_York", "2026-11-01T00:00:00-04:00", "2026-11-01T23:59:59.999-05:00", 25),
+    ],
+)
+async def test_a_day_of_the_servers_zone(
+    s: Stack, zone: Callable[[str], None], name: str, since: str, until: str, hours: int
+) -> None:
+    """A message of each of its hours, none of the days around it; the window is echoed with its offsets."""
+    zone(name)
+    day = since[:10]
+    midnight = int(datetime.fromisoformat(since).timestamp() * 1000)
+    await s.save(HERE, *map(str, range(-1, hours + 1)), start=midnight - 3_600_000, step=3_600_000)
+    answer = await read(s, since=day, until=day, limit=30)
+    assert contents(answer) == [str(hour) for hour in range(hours)]
+    assert (answer["range"]["since"], answer["range"]["until"]) == (since, until)
 
 
 @pytest.mark.rule("HIST-4")

@@ -1,6 +1,8 @@
 """`list_known_sessions` through the tool registry."""
 
+import gzip
 import random
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -226,6 +228,21 @@ async def test_against_the_slow_way(tmp_path: Path, db: str, seed: int) -> None:
                     )
                     if left_out
                 ]
+
+
+@pytest.mark.rule("LIST-3", "LIST-1")
+async def test_the_recorded_traffic(tmp_path: Path, shared: Path) -> None:
+    """The last 20,000 real messages, as private chats of each speaker in each room, against the slow way."""
+    with gzip.open(shared / "data" / "room-traffic.csv.gz", "rt") as lines:
+        rows = [line.split(",") for line in deque((line for line in lines if line[0].isdigit()), 20_000)]
+    messages = [message(f"{room}-{speaker}", "x" * int(size), int(at) * 1000) for at, room, speaker, size, _ in rows]
+    now = messages[-1].timestamp
+    async with stack(tmp_path, now=lambda: now) as s:
+        await s.save_all(one for one in messages if one.content)
+        for limit in (1, 20, 100):
+            for hours in (1, 24, 168, 100_000):
+                expected = oracle(messages, now - hours * HOUR)
+                assert ids(await s.call(LIST, {"limit": limit, "since_hours": hours}, HERE)) == expected[:limit]
 
 
 class Counting:

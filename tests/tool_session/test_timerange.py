@@ -1,6 +1,5 @@
 """Times as models send them."""
 
-import time
 from collections.abc import Callable
 from datetime import datetime
 from zoneinfo import ZoneInfo
@@ -16,19 +15,6 @@ MINUTE = 60_000
 DAY = 24 * 60 * MINUTE
 
 pytestmark = pytest.mark.rule("HIST-4")
-
-
-@pytest.fixture
-def zone(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Set the process's time zone."""
-
-    def use(name: str) -> None:
-        monkeypatch.setenv("TZ", name)
-        time.tzset()
-
-    yield use
-    monkeypatch.undo()
-    time.tzset()
 
 
 def ms(zone_name: str, *parts: int, fold: int = 0) -> int:
@@ -152,6 +138,10 @@ def test_since_after_until_is_refused_with_both(zone: Callable[[str], None]) -> 
     assert text == (
         "since (2026-11-30T00:00:00+09:00) is after until (2026-11-29T23:59:59.999+09:00). Swap them, or leave one out."
     )
+
+
+def test_space_around_a_time_means_nothing() -> None:
+    assert window(" 1796073281984\n", "\t1796073281984 ") == HistoryRange(since_ts=NOW, until_ts=NOW)
 
 
 def test_one_moment_is_a_window() -> None:

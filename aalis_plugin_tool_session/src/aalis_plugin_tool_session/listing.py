@@ -10,7 +10,7 @@ from aalis_api_session_manager.host import Host
 from aalis_api_session_manager.kinds import is_unfiled
 from aalis_api_session_manager.memory import MemoryService, Position, RecentSession
 from aalis_api_session_manager.message import ToolCallContext
-from aalis_api_session_manager.model import SessionInfo
+from aalis_api_session_manager.model import SessionInfo, SessionPlace
 from aalis_api_session_manager.service import MEMORY, SESSION_MANAGER, SessionManagerService
 from aalis_api_session_manager.text import place_label, session_label
 from aalis_plugin_tool_session.access import Access, platform_of
@@ -72,7 +72,8 @@ class ListTool:
             log.exception("the recent sessions couldn't be read for session %s", call.session_id)
             raise Refused(text("memory-failed")) from None
         narrowed = {"limit": len(found) > limit, "platform": others, "since_hours": bool(older)}
-        sessions = [await self._entry(one, call) for one in found[:limit]]
+        places: dict[str, dict[str, str]] = {}
+        sessions = [await self._entry(one, call, places) for one in found[:limit]]
         shown: dict[str, Any] = {
             "count": len(sessions),
             "complete": not any(narrowed.values()),
@@ -108,7 +109,8 @@ class ListTool:
                 return found, others
             before, batch = rows[-1].position, min(batch * 2, _BATCH)
 
-    async def _entry(self, found: _Found, call: ToolCallContext) -> dict[str, Any]:
+    async def _entry(self, found: _Found, call: ToolCallContext, places: dict[str, dict[str, str]]) -> dict[str, Any]:
+        """The entry; `places` holds those that were shown already, by key."""
         session_id, message = found.recent.session_id, found.recent.message
         entry: dict[str, Any] = {
             "session_id": session_id,
@@ -122,7 +124,8 @@ class ListTool:
             entry["kind"] = info.kind
             entry["status"] = info.status
             if found.root is not None and not is_unfiled(found.root):
-                entry["place"] = _place(sessions.use(), session_id)
+                place = sessions.use().place_of(session_id)
+                entry["place"] = places.get(place.key) or places.setdefault(place.key, _place(sessions.use(), place))
         if await self._access.refusal(session_id, call) is not None:
             entry["preview_withheld"] = True
             return entry
@@ -132,8 +135,7 @@ class ListTool:
         return entry
 
 
-def _place(sessions: SessionManagerService, session_id: str) -> dict[str, str]:
-    place = sessions.place_of(session_id)
+def _place(sessions: SessionManagerService, place: SessionPlace) -> dict[str, str]:
     info = sessions.get_place(place.key)
     shown = {"kind": place.kind, "key": place.key}
     return shown if info is None else {**shown, "label": as_text(place_label(info))}

@@ -65,7 +65,9 @@ def _offset(seconds: int) -> str:
 def _instant(name: Bound, value: Any) -> int:
     try:
         if isinstance(value, str):
-            return _from_digits(name, value) if value.isascii() and value.isdigit() else _from_iso(name, value.strip())
+            written = value.strip()
+            is_digits = written.isascii() and written.isdigit()
+            return _from_digits(name, written) if is_digits else _from_iso(name, written)
         if type(value) is int or (type(value) is float and value.is_integer()):
             return _from_digits(name, str(int(value)))
     except (ValueError, OverflowError, OSError):
