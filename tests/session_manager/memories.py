@@ -29,7 +29,8 @@ class Watched:
 
     `commits` holds the changesets of every call, in order; `stored` those of calls that went through. `refuse`: how
     many commits more are refused; `refuse_clearing` the same for clearing. While `pass_commits` isn't set, commits
-    wait; `waiting` is set when one does. `after_write(what)` is called when a write has gone through.
+    wait; `waiting` is set when one does. While it is `deaf` it hears nothing of other processes. `after_write(what)`
+    is called when a write has gone through.
     """
 
     inner: Memory
@@ -39,6 +40,7 @@ class Watched:
     refuse_clearing: float = 0
     pass_commits: asyncio.Event = field(factory=asyncio.Event)
     waiting: asyncio.Event = field(factory=asyncio.Event)
+    deaf: bool = False
     after_write: Callable[[str], None] | None = None
 
     def __attrs_post_init__(self) -> None:
@@ -83,6 +85,11 @@ class Watched:
         removed = await self.inner.clear_session(session_id, below_generation)
         self._written(f"clear {session_id}")
         return removed
+
+    async def wait_for_changes(self, after_revision: int, timeout: float) -> bool:
+        while self.deaf:
+            await asyncio.sleep(0.005)
+        return await self.inner.wait_for_changes(after_revision, min(timeout, 0.05))
 
     def _written(self, what: str) -> None:
         if self.after_write is not None:

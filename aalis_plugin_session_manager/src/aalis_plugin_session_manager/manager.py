@@ -332,11 +332,11 @@ class SessionManager:
         return now_shown
 
     async def _change(self, session_id: str, change: Any) -> SessionInfo:
-        """Change an existing record: `change(record) -> record`."""
-        now = self._host.now()
+        """Change an existing record: `change(record) -> record`. Not one that has the id by now (GEN-5)."""
+        now, seen = self._host.now(), self._sessions.get(session_id)
 
         def fold(record: SessionRecord | None) -> SessionRecord:
-            if record is None:
+            if record is None or seen is None or record.generation != seen.generation:
                 raise SessionNotFound(session_id)
             changed: SessionRecord = change(record)
             if changed is record:

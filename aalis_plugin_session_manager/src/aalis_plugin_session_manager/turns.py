@@ -111,15 +111,16 @@ class Turns:
     def used(self, usage: LlmUsage) -> None:
         """Rule: USAGE-1."""
         session_id = usage.session_id
-        if session_id is None or self._sessions.get(session_id) is None:
+        session = None if session_id is None else self._sessions.get(session_id)
+        if session_id is None or session is None:
             return
         input_tokens, output_tokens = max(usage.input_tokens, 0), max(usage.output_tokens, 0)
         if not input_tokens and not output_tokens:
             return
 
         def add(record: SessionRecord | None) -> SessionRecord | None:
-            if record is None:
-                return None
+            if record is None or record.generation != session.generation:
+                return record
             tokens = record.info.tokens or TokenCount()
             return record.with_info(
                 tokens=TokenCount(input=tokens.input + input_tokens, output=tokens.output + output_tokens)
