@@ -198,6 +198,13 @@ def test_event_time() -> None:
     assert event_time(json.dumps(without("time")).encode()) is None
 
 
+def test_times_may_be_shifted() -> None:
+    """A replay moves the recorded times."""
+    message = read_event(json.dumps(group(time=1000)).encode(), shift=-250)
+    assert message is not None
+    assert message.timestamp == 999_750
+
+
 async def test_claims_the_accounts_it_serves() -> None:
     """A window belongs to the adapter once an event of its account came in."""
     adapter = OneBotAdapter(nowhere)

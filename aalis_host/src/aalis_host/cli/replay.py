@@ -138,10 +138,9 @@ class Replay:
             async for line in lines:
                 message = self._read(line)
                 if message is not None:
-                    session_id, recorded = message.session_id or "", message.timestamp or 0
+                    session_id = message.session_id or ""
                     self._rooms.add(session_id)
-                    await self._until(recorded)
-                    message = attrs.evolve(message, timestamp=recorded + self.shift)
+                    await self._until(message.timestamp or 0)
                     await lanes.put(session_id, (line.number, message))
                 progress.at(line.number)
         tally, ended = self.tally, self.host.memory.saves - saves
@@ -156,7 +155,7 @@ class Replay:
             self._complain(line.number, self.given.say("replay.long-line", limit=MAX_LINE))
         elif line.data.strip():
             try:
-                message = self.adapter.receive(line.data)
+                message = self.adapter.receive(line.data, shift=self.shift)
             except ValueError as error:
                 self._complain(line.number, str(error))
             else:
@@ -169,18 +168,21 @@ class Replay:
         if self.tally.bad <= _COMPLAINTS:
             click.echo(self.given.say("replay.bad-line", number=number, reason=reason), err=True)
 
-    async def _until(self, recorded: int) -> None:
+    async def _until(self, said: int) -> None:
         """Wait for the moment at which this was said, as fast as the recording is played."""
         if self.speed is None:
             return
         if self._began is None:
-            self._began = time.monotonic(), recorded
+            self._began = time.monotonic(), said
         start, first = self._began
-        await asyncio.sleep(max(0.0, start + (recorded - first) / 1000 / self.speed - time.monotonic()))
+        await asyncio.sleep(max(0.0, start + (said - first) / 1000 / self.speed - time.monotonic()))
 
     def _is_alone(self, item: Item) -> bool:
         """Will it have a turn, as far as can be told: that one sees all before it, and nothing that came after."""
-        return item[1].mentioned or self.host.settings.trigger == "always"
+        message, trigger = item[1], self.host.settings.trigger
+        if message.group_id is None or trigger == "always":
+            return not message.own
+        return message.mentioned and trigger == "mentioned"
 
     async def _take_in(self, item: Item, let_next: Callable[[], None]) -> None:
         number, message = item

@@ -20,13 +20,13 @@ _LATEST = 100_000_000_000
 Deliver = Callable[[dict[str, Any]], Awaitable[None]]
 
 
-def read_event(line: bytes) -> IncomingMessage | None:
+def read_event(line: bytes, *, shift: int = 0) -> IncomingMessage | None:
     """The message of one event line; None for an event that isn't one (notices, requests, meta events, other kinds
     of windows). Raises ValueError that says what is wrong with the line.
 
     The bot's own messages (`message_sent`, or sent by `self_id`) are `own`. A private chat's peer is its
     sender, for an own message the `target_id`. A message is addressed to the bot when it mentions it, and in
-    private always. `time`, in seconds, becomes milliseconds.
+    private always. `time`, in seconds, becomes milliseconds, and `shift` milliseconds are added to it.
     """
     event = _load(line)
     if not _is_message(event):
@@ -43,7 +43,7 @@ def read_event(line: bytes) -> IncomingMessage | None:
         session_id=f"{PLATFORM_NAME}:{self_id}:{window}:{target}",
         platform=PLATFORM_NAME,
         content=content.text,
-        timestamp=_milliseconds(event),
+        timestamp=_milliseconds(event) + shift,
         message_id=_id(event, "message_id"),
         user_id=sender_id,
         user_name=_name(sender if isinstance(sender, dict) else {}, "card", "nickname"),
@@ -79,9 +79,9 @@ class OneBotAdapter:
     session_types: Mapping[str, bool] = field(default=_TYPES, init=False)
     _accounts: set[str] = field(factory=set, init=False)
 
-    def receive(self, line: bytes) -> IncomingMessage | None:
+    def receive(self, line: bytes, *, shift: int = 0) -> IncomingMessage | None:
         """`read_event`, and from then on the event's account is served here."""
-        message = read_event(line)
+        message = read_event(line, shift=shift)
         if message is not None and message.self_id is not None:
             self._accounts.add(message.self_id)
         return message
