@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aalis_api_session_manager.memory import COUNT_LIMIT, Position
-from aalis_host.memory import Memory, sqlite_counts
+from aalis_host.memory import Memory, postgres_counts, sqlite_counts
 from tests.host.memory.kit import mark, text, tool_call, tool_result
 
 MAKERS = {"text": text, "mark": mark, "call": tool_call, "result": tool_result}
@@ -98,6 +98,7 @@ class Model:
 def test_against_a_list(open_again: Callable[..., Memory], monkeypatch: pytest.MonkeyPatch) -> None:
     """Every page of every window, its counts, and the newest message are those of a plain list."""
     monkeypatch.setattr(sqlite_counts, "BLOCK", 3)
+    monkeypatch.setattr(postgres_counts, "BLOCK", 3)
     sessions = (f"s{number}" for number in itertools.count())
 
     async def follow(memory: Memory, works: list[Any], requests: list[dict[str, Any]]) -> None:

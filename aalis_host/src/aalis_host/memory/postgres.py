@@ -39,6 +39,11 @@ _SETTINGS: Final = (
     "SET statement_timeout = '20s'",
     "SET lock_timeout = '8s'",
     "SET idle_in_transaction_session_timeout = '5s'",
+    # Every query is a range of an index, read in its order: also while the server has no statistics yet.
+    "SET enable_seqscan = off",
+    "SET enable_bitmapscan = off",
+    "SET enable_sort = off",
+    "SET jit = off",
     "SET tcp_keepalives_idle = 10",
     "SET tcp_keepalives_interval = 5",
     "SET tcp_keepalives_count = 3",

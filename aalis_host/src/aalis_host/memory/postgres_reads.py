@@ -6,14 +6,14 @@ from typing import Any, Final, TypeVar
 import psycopg
 
 from aalis_api_session_manager.memory import (
-    COUNT_LIMIT,
     Changes,
     MetadataRow,
     Page,
     Position,
     RecentSession,
 )
-from aalis_host.memory.paging import LAST, Span, bounds, clamped
+from aalis_host.memory.paging import LAST, bounds, clamped
+from aalis_host.memory.postgres_counts import count, shown_condition
 from aalis_host.memory.postgres_session import Connection, PostgresSession
 from aalis_host.memory.readers import PageRequest, RecentRequest
 from aalis_host.memory.rows import COLUMNS, decode_message, decode_metadata
@@ -27,16 +27,6 @@ _COLUMNS: Final = ", ".join(f"messages.{column}" for column in COLUMNS)
 _RECORDS: Final = "SELECT namespace, key, revision, data FROM aalis.metadata"
 
 _GENERATIONS: Final = "SELECT session_id, generation FROM aalis.generations"
-
-
-def _condition(request: PageRequest) -> str:
-    shown = "shown > 0" if request.include_tools else "shown > 0 AND shown = 1"
-    archived = "" if request.include_archived else " AND archived = 0"
-    return f"session_id = %s AND {shown}{archived} AND (timestamp, id) >= (%s, %s) AND (timestamp, id) < (%s, %s)"
-
-
-def _values(session_id: str, span: Span) -> tuple[Any, ...]:
-    return (session_id, span[0].timestamp, span[0].id, span[1].timestamp, span[1].id)
 
 
 class PostgresReads:
@@ -65,23 +55,20 @@ class PostgresReads:
         return self._read(lambda db: self._page(db, request))
 
     def _page(self, db: Connection, request: PageRequest) -> Page:
+        session_id, archived, tools = request.session_id, request.include_archived, request.include_tools
         asked = bounds(request)
-        condition, direction = _condition(request), "ASC" if asked.forward else "DESC"
-        with db.pipeline(), db.transaction():
+        low, high = asked.inside
+        direction = "ASC" if asked.forward else "DESC"
+        with db.transaction():
             rows = db.execute(
-                f"SELECT {_COLUMNS} FROM aalis.messages WHERE {condition}"
+                f"SELECT {_COLUMNS} FROM aalis.messages WHERE session_id = %s AND {shown_condition(archived, tools)}"
+                " AND (timestamp, id) >= (%s, %s) AND (timestamp, id) < (%s, %s)"
                 f" ORDER BY timestamp {direction}, id {direction} LIMIT %s",
-                (*_values(request.session_id, asked.inside), request.limit),
+                (session_id, low.timestamp, low.id, high.timestamp, high.id, request.limit),
             ).fetchall()
             messages = tuple(decode_message(row) for row in (rows if asked.forward else reversed(rows)))
-            older, newer = (
-                db.execute(
-                    f"SELECT count(*) FROM (SELECT 1 FROM aalis.messages WHERE {condition} LIMIT %s) AS found",
-                    (*_values(request.session_id, span), COUNT_LIMIT + 1),
-                )
-                for span in asked.left_out(messages)
-            )
-            return Page(messages=messages, older=_number(older), newer=_number(newer))
+            older, newer = (count(db, session_id, span, archived, tools) for span in asked.left_out(messages))
+        return Page(messages=messages, older=older, newer=newer)
 
     def recent(self, request: RecentRequest) -> list[RecentSession]:
         since, before = clamped(Position(request.since_ts, 0)), clamped(request.before or LAST)
@@ -130,13 +117,11 @@ def _all_generations(db: Connection) -> list[tuple[Any, ...]]:
 
 
 def _changes(db: Connection, after_revision: int) -> Changes:
-    with db.pipeline(), db.transaction():
-        state = db.execute("SELECT revision, pruned FROM aalis.state")
-        rows = db.execute(f"{_RECORDS} WHERE revision > %s ORDER BY revision", (after_revision,))
-        raised = db.execute(f"{_GENERATIONS} WHERE revision > %s", (after_revision,))
-        revision, pruned = state.fetchone() or (0, 0)
+    with db.transaction():
+        revision, pruned = db.execute("SELECT revision, pruned FROM aalis.state").fetchone() or (0, 0)
         if not pruned <= after_revision <= revision:
             everything = dict(_all_generations(db))
             return Changes(rows=(), generations=everything, revision=revision, complete=False)
-        changed = tuple(decode_metadata(*row) for row in rows)
-        return Changes(rows=changed, generations=dict(raised.fetchall()), revision=revision)
+        rows = db.execute(f"{_RECORDS} WHERE revision > %s ORDER BY revision", (after_revision,)).fetchall()
+        raised = db.execute(f"{_GENERATIONS} WHERE revision > %s", (after_revision,)).fetchall()
+    return Changes(rows=tuple(decode_metadata(*row) for row in rows), generations=dict(raised), revision=revision)

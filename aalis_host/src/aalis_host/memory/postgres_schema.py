@@ -50,6 +50,16 @@ _VERSION_1: Final = (
     "CREATE INDEX messages_marks ON aalis.messages (session_id) WHERE shown = 0",
     """CREATE UNIQUE INDEX messages_platform_ids ON aalis.messages (session_id, message_id)
         WHERE message_id IS NOT NULL""",
+    """CREATE TABLE aalis.counts (
+        session_id text COLLATE "C" NOT NULL,
+        timestamp bigint NOT NULL,
+        id bigint NOT NULL,
+        live_texts integer NOT NULL,
+        live_tools integer NOT NULL,
+        old_texts integer NOT NULL,
+        old_tools integer NOT NULL,
+        PRIMARY KEY (session_id, timestamp, id)
+    )""",
     """CREATE TABLE aalis.recent (
         session_id text COLLATE "C" PRIMARY KEY,
         timestamp bigint NOT NULL,
