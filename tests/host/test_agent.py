@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from aalis_api_session_manager.errors import ConfigError
+from aalis_api_session_manager.memory import Changeset
 from aalis_api_session_manager.message import LlmUsage, ToolCallContext, TurnEnd, TurnStart
 from aalis_api_session_manager.model import Identity
 from aalis_api_session_manager.text import TextRef
@@ -234,6 +236,42 @@ async def test_deleted_while_it_waited(tmp_path: Path, recorder: Recorder) -> No
         await asyncio.gather(first, second, third)
         assert [turn.message.content for turn in recorder.ends] == ["first", "third"]
         assert "second" not in [text for _, text in await texts(host)]
+
+
+@pytest.mark.rule("GEN-5")
+async def test_deleted_elsewhere_during_its_turn(tmp_path: Path, recorder: Recorder) -> None:
+    """A reply whose generation is over in the store is neither stored nor sent; the turn ends as `aborted`."""
+    model, adapter = ScriptedModel(gate=asyncio.Event()), Adapter(platform="cli")
+    async with running(tmp_path, recorder, model=model) as host:
+        host.add_platform(adapter)
+        task = asyncio.create_task(host.gateway.ingress(message("one")))
+        await eventually(lambda: model.at_once == 1)
+        await host.memory.commit_metadata([Changeset(changes=(), generations={"s": 1})])
+        assert model.gate is not None
+        model.gate.set()
+        await task
+        assert await texts(host) == [("user", "one")]
+    assert (recorder.outcomes, adapter.sent) == (["aborted"], [])
+
+
+async def test_a_turn_that_holds_up_the_end(
+    tmp_path: Path, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host doesn't wait for ever for a turn that doesn't end, and names its session."""
+    monkeypatch.setattr(agent, "PATIENCE", 0.02)
+    stuck = asyncio.Event()
+
+    async def after(end: TurnEnd) -> None:
+        await stuck.wait()
+
+    recorder.on_after = after
+    with capture_logs() as logs:
+        async with running(tmp_path, recorder, model=ScriptedModel(gate=asyncio.Event())) as host:
+            task = asyncio.create_task(host.agent.handle_message(message(), 0))
+            await eventually(lambda: recorder.turns)
+    stuck.set()
+    await task
+    assert [entry["sessions"] for entry in logs if entry["event"] == "turns don't end"] == [["s"]]
 
 
 @pytest.mark.parametrize("way", ["abort", "cancel"])
