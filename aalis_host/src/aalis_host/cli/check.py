@@ -31,9 +31,13 @@ _FIELDS: Mapping[str, Any] = {
 @json_option
 @command_options
 def check(given: Given, as_json: bool) -> None:
-    """Name every stored session that is damaged: unreadable records, wrong types, missing parents, rings.
+    """Name every stored session that is damaged.
 
-    Nothing is repaired or changed. The exit status is 1 when something was found.
+    Unreadable records, wrong types, missing parents, rings of parents. Nothing is repaired or changed. The exit status
+    is 1 when something was found.
+
+    \b
+    aalis sessions check --db day.db
     """
 
     async def work() -> int:

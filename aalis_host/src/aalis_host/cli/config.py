@@ -23,7 +23,7 @@ __all__ = ["config"]
 
 @click.group(cls=WithDefault, default="show")
 def config() -> None:
-    """Show every setting with its value, default and source, or check the configuration.
+    """Show every setting, or check the configuration.
 
     \b
     aalis config
@@ -35,7 +35,14 @@ def config() -> None:
 @json_option
 @command_options
 def show(given: Given, as_json: bool) -> None:
-    """Show every setting. `aalis config` alone does the same."""
+    """Show every setting with its value, default and source.
+
+    `aalis config` alone does the same. With --json what each is for stands beside it.
+
+    \b
+    aalis config
+    AALIS_MODEL_KIND=openai aalis config --config aalis.toml
+    """
     rows = setting_rows(given.loaded)
     for plugin in find_plugins():
         if plugin.meta is not None:
@@ -62,7 +69,13 @@ def show(given: Given, as_json: bool) -> None:
 @config.command()
 @command_options
 def check(given: Given) -> None:
-    """Is the configuration right? Plugins are started with it, on a database that is thrown away."""
+    """Is the configuration right?
+
+    The plugins are started with it, on a database that is thrown away.
+
+    \b
+    aalis config check --config aalis.toml
+    """
     found = find_plugins()
     wrong = list(_unknown_plugins(given, found))
 

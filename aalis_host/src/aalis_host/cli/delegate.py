@@ -30,14 +30,15 @@ _LONGEST = 300
     "--wait",
     type=click.FloatRange(min=0, min_open=True),
     metavar="SECONDS",
-    help="Wait no longer; else until it is done.",
+    help="Wait at most so long; else until it is done.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the tool's whole answer.")
 @command_options
 def delegate(given: Given, source: str, target: str, task: str, wait: float | None, as_json: bool) -> None:
-    """Let session FROM give session TO a task; its reply is printed.
+    """Let session FROM give session TO a task.
 
-    The work is done here: what isn't done when the time is over is stopped. The exit status is 1 without a reply.
+    The reply is printed. The work is done here: what isn't done when the time is over is stopped. The exit status is 1
+    without a reply.
 
     \b
     aalis delegate onebot:10001:private:20002 onebot:10001:group:700001 "Tell them lunch is at noon" --wait 60

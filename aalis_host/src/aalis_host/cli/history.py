@@ -33,10 +33,12 @@ _SLICE = 1_000
 
 @click.command()
 @session_id
-@click.option("--limit", type=click.IntRange(min=1), help="How many messages; else as the session tools are set.")
+@click.option(
+    "--limit", type=click.IntRange(min=1), metavar="N", help="How many messages; else as the session tools are set."
+)
 @click.option("--cursor", help="Go on from here: a cursor that the page before gave.")
-@click.option("--since", help="Only since: 12h, 7d, 2026-11-30, 2026-11-30T09:30.")
-@click.option("--until", help="Only until.")
+@click.option("--since", metavar="TIME", help="Only since: 12h, 7d, 2026-11-30, 2026-11-30T09:30.")
+@click.option("--until", metavar="TIME", help="Only until.")
 @click.option("--archived", is_flag=True, help="With archived messages.")
 @click.option("--tools", is_flag=True, help="With tool calls and their results.")
 @json_option
@@ -52,7 +54,9 @@ def history(
     tools: bool,
     as_json: bool,
 ) -> None:
-    """Show a session's messages, the newest page first; each page says how to get the next.
+    """Show a session's messages.
+
+    The newest first, page by page; each page says how to get the next.
 
     \b
     aalis sessions history onebot:10001:group:700001 --limit 50
@@ -113,7 +117,9 @@ def _speaker(message: Message) -> str:
 )
 @command_options
 def export(given: Given, session_id: str, output: TextIO) -> None:
-    """Write a session with all sessions below it and all their messages, archived ones too, as one JSON value.
+    """Write a session with all its messages as JSON.
+
+    One JSON value: the session, its messages, archived ones too, and below it the same of each of its subtasks.
 
     \b
     aalis sessions export onebot:10001:group:700001 --output kitchen.json

@@ -47,10 +47,11 @@ class Tally:
 @json_option
 @command_options
 def import_(given: Given, file: Path, dry_run: bool, as_json: bool) -> None:
-    """Bring in a database of the TypeScript Aalis: its sessions and messages, as they are.
+    """Bring in a database of the TypeScript Aalis.
 
-    FILE isn't changed. What is here already stays as it is, so that an import may be repeated or taken up again.
-    Sessions come without an origin; a room gets it back with its next message.
+    Its sessions and messages come as they are. FILE isn't changed. What is here already stays as it is, so that an
+    import may be repeated or taken up again. Sessions come without an origin; a room gets it back with its next
+    message.
 
     \b
     aalis import data/aalis.db --dry-run

@@ -17,9 +17,13 @@ __all__ = ["plugins"]
 @json_option
 @command_options
 def plugins(given: Given, as_json: bool) -> None:
-    """Show the plugins: name, version, what they provide, and why one failed.
+    """Show the plugins, and why one failed.
 
     They are started for it, on the database when there is one; nothing in it is changed.
+
+    \b
+    aalis plugins
+    aalis plugins --json
     """
 
     async def work() -> None:

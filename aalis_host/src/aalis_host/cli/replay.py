@@ -202,7 +202,10 @@ class Replay:
 @click.command()
 @click.argument("file")
 @click.option(
-    "--speed", type=click.FloatRange(min=0, min_open=True), help="So many times as fast as it was; else at full speed."
+    "--speed",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="N",
+    help="So many times as fast as it was; else at full speed.",
 )
 @click.option("--as-recorded", is_flag=True, help="Keep the recorded times.")
 @click.option(
@@ -213,10 +216,11 @@ class Replay:
 def replay(
     given: Given, file: str, speed: float | None, as_recorded: bool, actions: BinaryIO | None, as_json: bool
 ) -> None:
-    """Let recorded OneBot v11 events (one a line) happen again; `-` reads standard input.
+    """Let recorded OneBot v11 events happen again.
 
-    The recorded times are moved so that the last message is sent now. For that standard input is read to its end
-    first; with --as-recorded each line is taken as it comes, so that a live connection can be piped in.
+    FILE has one event a line; `-` is standard input. The recorded times are moved so that the last message is sent now.
+    For that standard input is read to its end first; with --as-recorded each line is taken as it comes, so that a
+    live connection can be piped in.
 
     Events of one session keep their order. An event that the database has already is skipped.
 

@@ -27,7 +27,13 @@ __all__ = ["sessions"]
 
 @click.group()
 def sessions() -> None:
-    """Look at sessions, and change them."""
+    """Look at sessions, and change them.
+
+    \b
+    aalis sessions list --kind room --since 24h
+    aalis sessions history onebot:10001:group:700001
+    aalis sessions tree --db day.db
+    """
 
 
 sessions.add_command(check)
@@ -38,8 +44,8 @@ sessions.add_command(history)
 @sessions.command("list")
 @click.option("--kind", type=click.Choice(get_args(SessionKind)), help="Only this kind.")
 @click.option("--status", type=click.Choice(get_args(SessionStatus)), help="Only with this status.")
-@click.option("--platform", help="Only of this platform, such as onebot or cli.")
-@click.option("--since", help="Only changed since: 12h, 7d, 2026-11-30, 2026-11-30T09:30.")
+@click.option("--platform", metavar="NAME", help="Only of this platform, such as onebot or cli.")
+@click.option("--since", metavar="TIME", help="Only changed since: 12h, 7d, 2026-11-30, 2026-11-30T09:30.")
 @json_option
 @command_options
 def list_(
@@ -78,7 +84,9 @@ def list_(
 @json_option
 @command_options
 def tree(given: Given, session_id: str | None, as_json: bool) -> None:
-    """Show sessions with their subtasks below them: all, or one session's.
+    """Show sessions with their subtasks below them.
+
+    All of them, or those of one session.
 
     \b
     aalis sessions tree
@@ -105,7 +113,11 @@ def tree(given: Given, session_id: str | None, as_json: bool) -> None:
 @json_option
 @command_options
 def show(given: Given, session_id: str, as_json: bool) -> None:
-    """Show all that is known of a session."""
+    """Show all that is known of a session.
+
+    \b
+    aalis sessions show onebot:10001:group:700001
+    """
 
     async def work() -> None:
         async with opened(given, read_only=True) as host:
@@ -120,7 +132,7 @@ def show(given: Given, session_id: str, as_json: bool) -> None:
 
 
 @sessions.command()
-@click.option("--name", help="Its name.")
+@click.option("--name", metavar="TEXT", help="Its name.")
 @click.option("--title", help="Its title.")
 @click.option("--parent", metavar="ID", help="Make it a subtask of this session.")
 @json_option
@@ -170,9 +182,12 @@ def title(given: Given, session_id: str, title: str) -> None:
 @click.option("--yes", is_flag=True, help="Don't ask.")
 @command_options
 def delete(given: Given, session_id: str, yes: bool) -> None:
-    """Delete a session, all sessions below it, and their messages.
+    """Delete a session, all below it, and their messages.
 
     On a terminal it asks first.
+
+    \b
+    aalis sessions delete onebot:10001:group:700001 --yes
     """
 
     async def look() -> tuple[str, int]:
@@ -199,9 +214,10 @@ def delete(given: Given, session_id: str, yes: bool) -> None:
 @json_option
 @command_options
 def can_take(given: Given, current: str, target: str, principal: str | None, as_json: bool) -> None:
-    """May session A take session B's things (history, media)?
+    """May session A take what is session B's?
 
-    Says by which rule, and which setting would have to change. The answer is no error: the exit status is 0 for both.
+    Its history, its media. Says by which rule, and which setting would have to change. The answer is no error: the exit
+    status is 0 for both.
 
     \b
     aalis sessions can-take onebot:10001:group:1 onebot:10001:group:2 --as onebot:20002

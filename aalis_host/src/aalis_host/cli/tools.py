@@ -32,7 +32,13 @@ def tools() -> None:
 @json_option
 @command_options
 def list_(given: Given, as_json: bool) -> None:
-    """Show the tools as a model is given them. `aalis tools` alone does the same."""
+    """Show the tools as a model is given them.
+
+    `aalis tools` alone does the same.
+
+    \b
+    aalis tools --json
+    """
 
     async def work() -> None:
         async with opened(given, read_only=True, real=None) as host:
@@ -64,9 +70,10 @@ def list_(given: Given, as_json: bool) -> None:
 )
 @command_options
 def call_(given: Given, name: str, arguments: str, session_id: str, participants: tuple[str, ...]) -> None:
-    """Call a tool as a model of this session would; its answer alone is printed.
+    """Call a tool as a model would.
 
-    A refusal is an answer too: it is printed as the model sees it, and the exit status is 0.
+    Its answer alone is printed. A refusal is an answer too: it is printed as the model sees it, and the exit status is
+    0.
 
     \b
     aalis tools call session_get_history '{"session_id": "onebot:10001:private:20002"}' \\
