@@ -129,7 +129,7 @@ class Writer:
         self._loop = asyncio.get_running_loop()
         self._free = asyncio.Semaphore(MAX_WAITING)
         self._queue: SimpleQueue[Job | None] = SimpleQueue()
-        self._pending: set[Job] = set()
+        self._pending: dict[Job, None] = {}
         self._closed = False
         self._ended = self._loop.create_future()
         self._thread = threading.Thread(target=self._run, name="aalis-memory-writer", daemon=True)
@@ -145,7 +145,7 @@ class Writer:
             self._free.release()
             raise StorageError("the memory is closed")
         job = Job(kind, pieces, self._loop.create_future())
-        self._pending.add(job)
+        self._pending[job] = None
         self._queue.put(job)
         return await job.future
 
@@ -157,10 +157,12 @@ class Writer:
         await asyncio.wait((self._ended,), timeout=CLOSE_SECONDS)
         lost = [name for job in self._pending for name in job.names]
         if lost:
-            _log.error("closing: %d changes could not be stored in time: %s", len(lost), "; ".join(lost[:20]))
-        for job in list(self._pending):
+            more = f" and {len(lost) - 20} more" if len(lost) > 20 else ""
+            _log.error("closing: %d changes could not be stored in time: %s%s", len(lost), "; ".join(lost[:20]), more)
+        for job in self._pending:
             if not job.future.done():
                 job.future.set_exception(StorageError("closing: the change could not be stored in time"))
+        self._free.release()  # callers that wait for room are woken, each by the one before
 
     def _run(self) -> None:
         stopping = False
@@ -246,7 +248,7 @@ class Writer:
         self._committed(revision)
         for job in group:
             self._free.release()
-            self._pending.discard(job)
+            self._pending.pop(job, None)
             if not job.future.done():
                 job.future.set_result(job.results)
 
