@@ -18,10 +18,10 @@ __all__ = ["LOCK_SECONDS", "SqliteWrites", "begin_immediate"]
 LOCK_SECONDS: Final = 5.0
 """How long a write waits for another process's transaction."""
 
-_VALUES: Final = ", ".join(f"?{number}" for number in range(1, len(COLUMNS) + 1))
+_VALUES: Final = ", ".join("?" for _ in COLUMNS)
 
 _INSERT: Final = (
-    f"INSERT INTO messages (number, {', '.join(COLUMNS)}) VALUES (?1, {_VALUES})"
+    f"INSERT INTO messages (number, {', '.join(COLUMNS)}) VALUES (?, {_VALUES})"
     " ON CONFLICT (session_id, message_id) WHERE message_id IS NOT NULL DO NOTHING"
 )
 
@@ -129,7 +129,7 @@ class SqliteWrites:
         message = piece.message
         generation = stored if piece.generation is None else piece.generation
         values = encode_message(number, piece.session_id, message, generation)
-        if self._db.execute(_INSERT, values).rowcount == 0:
+        if self._db.execute(_INSERT, (number, *values)).rowcount == 0:
             return False
         shown = shown_as(message)
         if shown != CONTROL:
