@@ -4,7 +4,8 @@ import pytest
 
 from aalis_host.cli.arguments import identity, moment
 from aalis_host.cli.base import Mistake
-from aalis_host.cli.output import age, block, compact, one_line, with_captions
+from aalis_host.cli.output import age, block, compact, one_line
+from aalis_host.cli.tables import show_captioned, show_facts, show_table
 
 
 @pytest.mark.parametrize(
@@ -43,22 +44,44 @@ def test_compact(number: int, shown: str) -> None:
     assert compact(number) == shown
 
 
-def test_captions_stay_whole_while_cells_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_captions_stay_whole_while_cells_are_cut(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """On a narrow terminal the flexible columns lose their ends, wide characters counted as two; ids don't."""
-    monkeypatch.setenv("COLUMNS", "30")
-    monkeypatch.setattr("aalis_host.cli.output.on_terminal", lambda: True)
-    rows = [(("新手交流群的名字很长", "5"), "an-id-that-is-longer-than-the-terminal"), (("x", "12"), "b")]
-    lines = with_captions(("label", "count"), rows, right=(1,), flexible=(0,))
-    assert [line.plain for line in lines] == [
+    rows = [("新手交流群的名字很长", "5"), ("x", "12")]
+    captions = ("an-id-that-is-longer-than-the-terminal", "b")
+
+    def shown(width: int) -> list[str]:
+        monkeypatch.setenv("COLUMNS", str(width))
+        show_captioned(("label", "count"), rows, captions, right=(1,), flexible=(0,))
+        return capsys.readouterr().out.splitlines()
+
+    assert shown(30) == [
         "label                 count",
         "新手交流群的名字很长      5",
         "  an-id-that-is-longer-than-the-terminal",
         "x                        12",
         "  b",
     ]
-    monkeypatch.setenv("COLUMNS", "20")
-    narrow = with_captions(("label", "count"), rows, right=(1,), flexible=(0,))
-    assert narrow[1].plain == "新手交流群的…      5"
+    assert shown(20)[1] == "新手交流群的…      5"
+
+
+def test_a_table_for_a_program(capsys: pytest.CaptureFixture[str]) -> None:
+    """Aligned by the width of characters, one line a row, nothing cut."""
+    show_table(("name", "n"), [("新手", "5"), ("x" * 200, "12"), ("👩‍👩‍👧‍👦", "7")], right=(1,))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [
+        f"name{' ' * 198} n",
+        f"新手{' ' * 198} 5",
+        f"{'x' * 200}  12",
+        f"👩‍👩‍👧‍👦{' ' * 200} 7",
+    ]
+
+
+def test_facts_for_a_program(capsys: pytest.CaptureFixture[str]) -> None:
+    """A value's further lines stand under its first."""
+    show_facts([("a", "1"), ("longer", "2\n3")])
+    assert capsys.readouterr().out == "a       1\nlonger  2\n        3\n"
 
 
 NOW = 1_796_000_000_000

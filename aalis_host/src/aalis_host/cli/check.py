@@ -5,14 +5,14 @@ from typing import Any
 
 import attrs
 import click
-from rich.text import Text
 
 from aalis_api_session_manager.memory import MemoryService, MetadataRow
 from aalis_api_session_manager.model import SessionInfo
 from aalis_api_session_manager.text import TextRef
 from aalis_api_session_manager.wire import camel, from_json
 from aalis_host.cli.base import Given, command_options, interruptible, json_option, opened
-from aalis_host.cli.output import one_line, print_json, screen, table
+from aalis_host.cli.output import one_line, print_json
+from aalis_host.cli.tables import show_table
 from aalis_host.cli.texts import text
 
 __all__ = ["check", "problems_of"]
@@ -55,11 +55,9 @@ def check(given: Given, as_json: bool) -> None:
         if as_json:
             print_json({"records": count, "problems": [{"id": key, "problem": what.source} for key, what in found]})
             return len(found)
-        rows = table(given.say("head.session"), given.say("head.state"))
-        for key, what in found:
-            rows.add_row(Text(one_line(key)), Text(one_line(given.render(what))))
         if found:
-            screen().print(rows)
+            rows = [(one_line(key), one_line(given.render(what))) for key, what in found]
+            show_table((given.say("head.session"), given.say("head.state")), rows)
         summary = "check.found" if found else "check.fine"
         click.echo(given.say(summary, count=count, problems=len(found)), err=bool(found))
         return len(found)

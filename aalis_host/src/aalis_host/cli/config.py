@@ -6,13 +6,13 @@ from typing import Any
 import attrs
 import click
 import orjson
-from rich.text import Text
 
 from aalis_api_session_manager.text import TextRef
 from aalis_api_session_manager.values import thaw_json
 from aalis_host.cli.base import Given, Mistake, WithDefault, command_options, interruptible, json_option, opened
 from aalis_host.cli.logs import quiet
-from aalis_host.cli.output import on_terminal, one_line, print_json, screen, table
+from aalis_host.cli.output import on_terminal, one_line, print_json
+from aalis_host.cli.tables import show_table
 from aalis_host.cli.texts import text
 from aalis_host.config import plugin_rows, setting_rows
 from aalis_host.plugins import FoundPlugin, PluginReport, find_plugins
@@ -50,20 +50,21 @@ def show(given: Given, as_json: bool) -> None:
     if as_json:
         print_json([attrs.asdict(row, recurse=False) for row in rows])
         return
-    shown = table(*(given.say(f"head.{head}") for head in ("setting", "value", "default", "source")))
-    shown.columns[0].no_wrap = True
+    cells: list[tuple[str, str, str, str]] = []
+    styles: list[str | None] = []
     section = ""
     for row in rows:
-        changed = row.source != "default"
-        key = row.key
+        changed, key = row.source != "default", row.key
         if on_terminal():
             prefix, _, key = row.key.rpartition(".")
             if prefix != section:
-                shown.add_row(Text(f"[{prefix}]", style="dim"))
+                cells.append((f"[{prefix}]", "", "", ""))
+                styles.append("dim")
                 section = prefix
-        cells = (key, _value(row.value), _value(row.default) if changed else "", row.source)
-        shown.add_row(*map(Text, cells), style="bold" if changed else None)
-    screen().print(shown)
+        cells.append((key, _value(row.value), _value(row.default) if changed else "", row.source))
+        styles.append("bold" if changed else None)
+    heads = [given.say(f"head.{head}") for head in ("setting", "value", "default", "source")]
+    show_table(heads, cells, styles=styles)
 
 
 @config.command()

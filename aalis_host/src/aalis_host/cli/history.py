@@ -2,10 +2,12 @@
 
 import sys
 from collections.abc import AsyncIterator
+from textwrap import indent
 from typing import Any, TextIO
 
 import click
 import orjson
+from rich.padding import Padding
 from rich.text import Text
 
 from aalis_api_session_manager.errors import SessionNotFound
@@ -23,7 +25,7 @@ from aalis_api_session_manager.values import thaw_json
 from aalis_api_session_manager.wire import to_json
 from aalis_host.cli.arguments import moment, session_id
 from aalis_host.cli.base import Given, Mistake, command_options, interruptible, json_option, opened
-from aalis_host.cli.output import block, one_line, print_json, screen
+from aalis_host.cli.output import block, on_terminal, one_line, print_json, screen
 from aalis_host.platforms.terminal import OWNER, PLATFORM_NAME
 
 __all__ = ["export", "history"]
@@ -90,20 +92,33 @@ def history(
 
 
 def _show(given: Given, page: HistoryResult) -> None:
-    out = screen()
     for message in page.messages:
-        head = Text(given.say("when", at=message.timestamp), style="dim").append(f"  {_speaker(message)}", style="bold")
-        out.print(head)
+        _show_line(given.say("when", at=message.timestamp), _speaker(message))
         for call in message.tool_calls:
-            out.print(Text(f"  /{one_line(call.name)} {one_line(call.arguments)}", style="dim"))
+            _show_block(f"/{one_line(call.name)} {one_line(call.arguments)}")
         if message.content:
-            out.print(Text("\n".join(f"  {line}" for line in block(message.content).split("\n"))))
+            _show_block(block(message.content))
     if not page.messages:
         click.echo(given.say("nothing-listed"), err=True)
     for side, count, cursor in (("older", page.older, page.older_cursor), ("newer", page.newer, page.newer_cursor)):
         if cursor is not None:
             shown = str(count) if count <= COUNT_LIMIT else given.say("more-than", count=COUNT_LIMIT)
             click.echo(given.say(f"history.{side}", count=shown, id=page.session_id, cursor=cursor), err=True)
+
+
+def _show_line(when: str, speaker: str) -> None:
+    if on_terminal():
+        screen().print(Text(when, style="dim").append(f"  {speaker}", style="bold"))
+    else:
+        click.echo(f"{when}  {speaker}")
+
+
+def _show_block(words: str) -> None:
+    """Indented, also where a terminal breaks its lines."""
+    if on_terminal():
+        screen().print(Padding(Text(words), (0, 0, 0, 2), expand=False))
+    else:
+        click.echo(indent(words, "  "))
 
 
 def _speaker(message: Message) -> str:

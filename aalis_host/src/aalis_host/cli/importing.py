@@ -16,7 +16,8 @@ from aalis_api_session_manager.message import Message
 from aalis_api_session_manager.wire import camel
 from aalis_host.app import wall_clock
 from aalis_host.cli.base import Given, command_options, interruptible, is_there, json_option
-from aalis_host.cli.output import facts, one_line, print_json, screen
+from aalis_host.cli.output import one_line, print_json
+from aalis_host.cli.tables import show_facts
 from aalis_host.cli.typescript import Source, opened_source
 from aalis_host.memory import open_memory
 
@@ -63,7 +64,7 @@ def import_(given: Given, file: Path, dry_run: bool, as_json: bool) -> None:
         print_json({camel(name): figure for name, figure in figures.items()} | {"dryRun": dry_run})
         return
     rows = [(given.say(f"import.{name.replace('_', '-')}"), f"{figure:,}") for name, figure in figures.items()]
-    screen().print(facts(rows))
+    show_facts(rows)
     if dry_run:
         click.echo(given.say("import.dry"), err=True)
 

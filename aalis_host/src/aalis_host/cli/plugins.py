@@ -3,11 +3,11 @@
 from typing import Any
 
 import click
-from rich.text import Text
 
 from aalis_host.cli.base import Given, command_options, interruptible, json_option, opened
 from aalis_host.cli.logs import quiet
-from aalis_host.cli.output import one_line, print_json, screen, table
+from aalis_host.cli.output import one_line, print_json
+from aalis_host.cli.tables import show_table
 from aalis_host.plugins import PluginReport
 
 __all__ = ["plugins"]
@@ -33,16 +33,17 @@ def plugins(given: Given, as_json: bool) -> None:
         if as_json:
             print_json([_as_json(report) for report in reports])
             return
-        shown = table(*(given.say(f"head.{head}") for head in ("name", "version", "provides", "state")))
-        for report in reports:
-            state = given.say("plugin.runs")
-            if report.error is not None:
-                state = given.say("plugin.failed", reason=one_line(report.error))
-            cells = (report.name, report.version or "", ", ".join(report.provides), state)
-            shown.add_row(*map(Text, cells), style="red" if report.error else None)
-        screen().print(shown)
+        rows = [(one.name, one.version or "", ", ".join(one.provides), _state(given, one)) for one in reports]
+        styles = ["red" if report.error else None for report in reports]
+        show_table(
+            [given.say(f"head.{head}") for head in ("name", "version", "provides", "state")], rows, styles=styles
+        )
 
     interruptible(work())
+
+
+def _state(given: Given, report: PluginReport) -> str:
+    return given.say("plugin.failed", reason=one_line(report.error)) if report.error else given.say("plugin.runs")
 
 
 def _as_json(report: PluginReport) -> dict[str, Any]:

@@ -22,8 +22,9 @@ from aalis_api_session_manager.wire import camel
 from aalis_host.app import AalisHost
 from aalis_host.cli.base import Given, Mistake, command_options, interruptible, json_option, opened
 from aalis_host.cli.lanes import Lanes
-from aalis_host.cli.output import facts, print_json, screen
+from aalis_host.cli.output import print_json
 from aalis_host.cli.recording import Span, kept, read_lines, span_of
+from aalis_host.cli.tables import show_facts
 from aalis_host.cli.texts import text
 from aalis_host.platforms.lines import MAX_LINE, Line
 from aalis_host.platforms.onebot import OneBotAdapter
@@ -238,7 +239,7 @@ def replay(
     if as_json:
         print_json({camel(name): figure for name, figure in figures.items()})
     else:
-        screen().print(facts([(given.say(f"replay.{name}"), f"{figure:,}") for name, figure in figures.items()]))
+        show_facts([(given.say(f"replay.{name}"), f"{figure:,}") for name, figure in figures.items()])
     if tally.failed:
         click.get_current_context().exit(1)
 

@@ -1,19 +1,20 @@
 """Sessions, as a person and as another program are shown them."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
+import orjson
 from attrs import frozen
-from rich.table import Table
-from rich.text import Text
 
 from aalis_api_session_manager.kinds import is_unfiled, root_session_of
 from aalis_api_session_manager.model import SessionInfo, SessionPlace
 from aalis_api_session_manager.service import SessionManagerService
 from aalis_api_session_manager.text import TextRef, place_label, session_label
+from aalis_api_session_manager.values import thaw_json
 from aalis_api_session_manager.wire import to_json
 from aalis_host.cli.base import Given
-from aalis_host.cli.output import age, block, compact, facts, on_terminal, one_line, screen, table, with_captions
+from aalis_host.cli.output import age, block, compact, on_terminal, one_line
+from aalis_host.cli.tables import show_captioned, show_facts, show_table
 
 __all__ = ["SessionView"]
 
@@ -50,20 +51,16 @@ class SessionView:
             **({} if place is None else {"place": to_json(place)}),
         }
 
-    def show(self, sessions: Iterable[SessionInfo]) -> None:
+    def show(self, sessions: Sequence[SessionInfo]) -> None:
         """A row for each; on a terminal its id stands below."""
         names = ("label", "kind", "place", "status", "last-turn", "tokens", "age")
         heads = [self.given.say(f"head.{name}") for name in names]
-        rows = [(self._cells(session), one_line(session.id)) for session in sessions]
-        out = screen()
+        rows, ids = [self._cells(session) for session in sessions], [one_line(session.id) for session in sessions]
         if on_terminal():
-            for line in with_captions(heads, rows, right=(5, 6), flexible=(0, 2)):
-                out.print(line, soft_wrap=True)
-            return
-        made = table(self.given.say("head.session"), *heads, right=(6, 7))
-        for cells, session_id in rows:
-            made.add_row(*map(Text, (session_id, *cells)))
-        out.print(made)
+            show_captioned(heads, rows, ids, right=(5, 6), flexible=(0, 2))
+        else:
+            lines = [[session_id, *cells] for session_id, cells in zip(ids, rows, strict=True)]
+            show_table([self.given.say("head.session"), *heads], lines, right=(6, 7))
 
     def _cells(self, session: SessionInfo) -> list[str]:
         return [
@@ -76,7 +73,7 @@ class SessionView:
             age(self.now - session.created_at),
         ]
 
-    def facts(self, session: SessionInfo) -> Table:
+    def show_facts(self, session: SessionInfo) -> None:
         """Everything that is known of one."""
         say, chat, turn = self.given.say, session.origin_chat, session.last_turn
         audience = "" if chat is None else say("audience.many" if chat.multi_party else "audience.one")
@@ -110,8 +107,9 @@ class SessionView:
             ),
             (say("label.input"), session.input_context),
             (say("label.result"), session.result),
+            (say("label.metadata"), session.metadata and orjson.dumps(thaw_json(session.metadata)).decode()),
         ]
-        return facts([(name, block(value)) for name, value in rows if value])
+        show_facts([(name, block(value)) for name, value in rows if value])
 
     def _place_label(self, session: SessionInfo) -> str:
         place = self.place(session)

@@ -1,12 +1,11 @@
 """`aalis sessions`: looking at sessions and changing them."""
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, get_args
 
 import click
 from rich.text import Text
-from rich.tree import Tree
 
 from aalis_api_session_manager.errors import SessionNotFound
 from aalis_api_session_manager.kinds import root_session_of
@@ -18,7 +17,7 @@ from aalis_host.cli.arguments import identity, moment, session_id
 from aalis_host.cli.base import Given, command_options, interruptible, json_option, opened
 from aalis_host.cli.check import check
 from aalis_host.cli.history import export, history
-from aalis_host.cli.output import one_line, print_json, screen
+from aalis_host.cli.output import on_terminal, one_line, print_json, screen
 from aalis_host.cli.session_view import SessionView
 from aalis_host.platforms.terminal import PLATFORM_NAME
 
@@ -102,8 +101,11 @@ def tree(given: Given, session_id: str | None, as_json: bool) -> None:
             if as_json:
                 print_json([_nested(view, top, below) for top in tops])
             else:
-                for top in tops:
-                    screen().print(_drawn(view, top, below))
+                for line in _drawn(view, tops, below):
+                    if on_terminal():
+                        screen().print(line, soft_wrap=True)
+                    else:
+                        click.echo(line.plain)
 
     interruptible(work())
 
@@ -126,7 +128,7 @@ def show(given: Given, session_id: str, as_json: bool) -> None:
             if as_json:
                 print_json(view.as_json(session))
             else:
-                screen().print(view.facts(session))
+                view.show_facts(session)
 
     interruptible(work())
 
@@ -312,12 +314,19 @@ def _nested(view: SessionView, top: SessionInfo, below: Below) -> dict[str, Any]
     return made[top.id]
 
 
-def _drawn(view: SessionView, top: SessionInfo, below: Below) -> Tree:
-    def line(session: SessionInfo) -> Text:
-        state = f"  {view.given.say(f'kind.{session.kind}')}, {view.given.say(f'status.{session.status}')}  "
-        return Text(view.label(session)).append(state).append(one_line(session.id), style="dim")
-
-    made = {top.id: Tree(line(top))}
-    for session in _below(top, below):
-        made[session.id] = made[session.parent_id or ""].add(line(session))
-    return made[top.id]
+def _drawn(view: SessionView, tops: Iterable[SessionInfo], below: Below) -> Iterator[Text]:
+    """A line for each session, with branches in front of those below another."""
+    for top in tops:
+        seen = {top.id}
+        waiting = [(top, "", "")]
+        while waiting:
+            session, own, inherited = waiting.pop()
+            state = f"{view.given.say(f'kind.{session.kind}')}, {view.given.say(f'status.{session.status}')}"
+            yield Text(own + view.label(session)).append(f"  {state}  ").append(one_line(session.id), style="dim")
+            children = [child for child in below.get(session.id, ()) if child.id not in seen]
+            seen.update(child.id for child in children)
+            for child in reversed(children):
+                last = child is children[-1]
+                waiting.append(
+                    (child, inherited + ("└── " if last else "├── "), inherited + ("    " if last else "│   "))
+                )

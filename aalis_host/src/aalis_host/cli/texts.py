@@ -23,7 +23,6 @@ _TEXTS: Final = {
         "zh_CN": "{value} 不是账号;请用 平台:用户,例如 onebot:10001",
     },
     "no-tool": {"en": "there is no tool {name}{hint}", "zh_CN": "没有工具 {name}{hint}"},
-    "not-json": {"en": "{name} isn't one JSON object: {reason}", "zh_CN": "{name} 不是一个 JSON 对象:{reason}"},
     "unreadable": {"en": "{path}: {reason}", "zh_CN": "{path}:{reason}"},
     # listings
     "head.session": {"en": "session", "zh_CN": "会话"},
@@ -56,7 +55,6 @@ _TEXTS: Final = {
     "outcome.silent": {"en": "silent", "zh_CN": "未回复"},
     "outcome.aborted": {"en": "aborted", "zh_CN": "被停止"},
     "outcome.error": {"en": "error", "zh_CN": "出错"},
-    "none": {"en": "none", "zh_CN": "无"},
     "nothing-listed": {"en": "nothing to show", "zh_CN": "没有可显示的内容"},
     "label.title": {"en": "title", "zh_CN": "标题"},
     "label.parent": {"en": "parent", "zh_CN": "父会话"},
@@ -95,7 +93,6 @@ _TEXTS: Final = {
     # can-take
     "take.allowed": {"en": "allowed ({rules})", "zh_CN": "允许({rules})"},
     "take.refused": {"en": "refused ({rules}): {reason}", "zh_CN": "拒绝({rules}):{reason}"},
-    "take.same": {"en": "one session", "zh_CN": "同一会话"},
     # check
     "check.damaged": {"en": "it isn't readable JSON", "zh_CN": "不是可读的 JSON"},
     "check.other-id": {"en": "its id isn't its key; it isn't loaded", "zh_CN": "id 与键不一致,不会加载"},

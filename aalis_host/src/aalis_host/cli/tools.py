@@ -1,7 +1,6 @@
 """`aalis tools`: what a model is given, and calling it as a model would."""
 
 import click
-from rich.text import Text
 
 from aalis_api_session_manager.errors import SessionNotFound
 from aalis_api_session_manager.message import ToolCallContext
@@ -9,7 +8,8 @@ from aalis_api_session_manager.service import SESSION_MANAGER
 from aalis_host.app import AalisHost
 from aalis_host.cli.arguments import identity
 from aalis_host.cli.base import Given, Mistake, WithDefault, command_options, interruptible, json_option, opened
-from aalis_host.cli.output import on_terminal, one_line, print_json, screen, table
+from aalis_host.cli.output import on_terminal, one_line, print_json
+from aalis_host.cli.tables import show_table
 from aalis_host.cli.texts import text
 from aalis_host.platforms.terminal import OWNER, PLATFORM_NAME
 from aalis_host.words import did_you_mean
@@ -45,12 +45,11 @@ def list_(given: Given, as_json: bool) -> None:
             if as_json:
                 print_json(host.tools.describe())
                 return
-            shown = table(*(given.say(f"head.{head}") for head in ("name", "group", "description")))
+            rows = []
             for tool in host.tools.specs():
                 words = one_line(host.tools.description(tool))
-                summary = words.partition(". ")[0] if on_terminal() else words
-                shown.add_row(Text(tool.name, no_wrap=True), Text(tool.group), Text(summary))
-            screen().print(shown)
+                rows.append((tool.name, tool.group, words.partition(". ")[0] if on_terminal() else words))
+            show_table([given.say(f"head.{head}") for head in ("name", "group", "description")], rows)
 
     interruptible(work())
 
