@@ -151,6 +151,16 @@ async def test_without_a_session_manager_only_the_same_session(tmp_path: Path) -
         assert (await s.call(HISTORY, {"session_id": GROUP_B}, GROUP_A))["error"].startswith("It can't be told")
 
 
+@pytest.mark.rule("HIST-6")
+@pytest.mark.parametrize("scope", ["current", "platform", "all"])
+@pytest.mark.parametrize("with_manager", [True, False])
+async def test_the_own_session_is_in_every_scope(tmp_path: Path, scope: str, with_manager: bool) -> None:
+    """Known to the session manager or not."""
+    async with stack(tmp_path, with_manager=with_manager, settings={"scope": scope}) as s:
+        await s.save(UNKNOWN, "a", start=1)
+        assert (await s.call(HISTORY, {"session_id": UNKNOWN}, UNKNOWN))["count"] == 1
+
+
 @pytest.mark.rule("HIST-6", "TAKE-7")
 async def test_a_refusal_names_the_settings_no_platform_and_what_to_do(tmp_path: Path) -> None:
     async with stack(tmp_path) as s:

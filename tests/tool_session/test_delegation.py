@@ -1,6 +1,7 @@
 """`delegate_to_session` through the tool registry: admission, dispatch, waiting, picking up."""
 
 import asyncio
+import contextvars
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -224,6 +225,41 @@ async def test_a_delegated_turn_acts_for_nobody(s: Stack) -> None:
     s.model.answers["use it"] = use
     await s.call(DELEGATE, {"target_session_id": B, "task": "use it"}, CLI, TERMINAL, platform="cli")
     assert seen == [()]
+
+
+@pytest.mark.rule("DELEG-2")
+async def test_what_the_calling_task_carries_isnt_the_targets(s: Stack) -> None:
+    """A context variable of the caller's turn has its default in the target's."""
+    carried = contextvars.ContextVar("carried", default="nothing")
+
+    async def look(_: str) -> str:
+        return carried.get()
+
+    s.model.answers["look"] = look
+    carried.set("the caller's")
+    assert (await delegate(s, task="look"))["reply"] == "nothing"
+
+
+@pytest.mark.rule("DELEG-7", "DELEG-9")
+async def test_a_target_may_delete_its_caller(s: Stack) -> None:
+    """The waiting turn is stopped, the target's goes on, and nothing hangs."""
+    sessions = s.host.select(SESSION_MANAGER).use()
+
+    async def ask(_: str) -> ModelReply:
+        arguments = json.dumps({"target_session_id": B, "task": "delete"})
+        return ModelReply(tool_calls=(ToolCall(id="1", name=DELEGATE, arguments=arguments),))
+
+    async def delete(_: str) -> str:
+        await sessions.delete_session(A)
+        return "deleted"
+
+    s.model.answers |= {"please ask": ask, "delete": delete}
+    async with asyncio.timeout(10):
+        await s.ingress(group("1", "7", "please ask"))
+        await until(lambda: not s.delegate.tasks)
+    assert sessions.get_session(A) is None
+    assert [(sent.session_id, sent.content) for sent in s.chats.sent] == [(B, "deleted")]
+    assert s.delegate.dispatches.answered == 0
 
 
 # --- the lock

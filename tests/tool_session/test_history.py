@@ -372,6 +372,34 @@ async def test_a_page_that_was_cleared_meanwhile_still_leads_to_its_neighbours(s
     assert contents(await read(s, cursor=page["newerCursor"])) == ["new"]
 
 
+@each_back_end
+@pytest.mark.rule("HIST-9")
+async def test_an_empty_page_leads_to_the_very_next_messages(s: Stack) -> None:
+    """What stands beside an empty page isn't skipped: the newest that is left, and the oldest."""
+
+    async def save(content: str, timestamp: int, generation: int) -> None:
+        await s.host.memory.save_message(HERE, message(HERE, content, timestamp), generation)
+
+    for i in range(6):
+        await save(f"old {i}", START + i, 0)
+    await save("new", START + 10, 1)
+    newest = await read(s, limit=1)
+    await s.host.memory.clear_session(HERE, below_generation=1)
+    gone = await read(s, cursor=newest["olderCursor"])
+    assert (gone["count"], gone["leftOut"]) == (0, {"older": 0, "newer": 1})
+    assert contents(await read(s, cursor=gone["newerCursor"])) == ["new"]
+
+    await save("old again", START, 1)
+    for i in range(3):
+        await save(f"later {i}", START + 20 + i, 0)
+    first = await read(s, limit=2, since=str(START))
+    assert contents(first) == ["old again", "new"]
+    await s.host.memory.clear_session(HERE, below_generation=1)
+    gone = await read(s, cursor=first["newerCursor"])
+    assert (gone["count"], gone["leftOut"]) == (0, {"older": 2, "newer": 0})
+    assert contents(await read(s, cursor=gone["olderCursor"])) == ["old again", "new"]
+
+
 @pytest.mark.rule("HIST-9", "HIST-4")
 @pytest.mark.parametrize(
     "changed",

@@ -36,9 +36,6 @@ class HistoryTool:
         return answer(self._shown(result))
 
     def _options(self, args: Mapping[str, Any]) -> HistoryOptions:
-        cursor = read_text(args, "cursor")
-        if cursor is not None and args.get("within_minutes") is not None:
-            raise Refused(text("cursor.other-window"))
         window = read_range(
             since=args.get("since"),
             until=args.get("until"),
@@ -52,7 +49,7 @@ class HistoryTool:
             include_tools=read_switch(args, "include_tools"),
             since_ts=window.since_ts,
             until_ts=window.until_ts,
-            cursor=cursor,
+            cursor=read_text(args, "cursor"),
         )
 
     def _shown(self, result: HistoryResult) -> dict[str, Any]:
