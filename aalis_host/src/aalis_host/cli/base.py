@@ -1,15 +1,14 @@
 """What every command shares: its options, its host, and what becomes of errors."""
 
-import asyncio
 import os
 import sys
 import traceback
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import wraps
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec
 
 import attrs
 import click
@@ -25,6 +24,7 @@ from aalis_api_session_manager.errors import (
 from aalis_api_session_manager.text import TextRef
 from aalis_host.app import AalisHost
 from aalis_host.cli.logs import set_up_logging
+from aalis_host.cli.output import one_line
 from aalis_host.cli.texts import text
 from aalis_host.config import Loaded, read_settings
 from aalis_host.platforms.onebot import OneBotAdapter
@@ -36,14 +36,12 @@ __all__ = [
     "Mistake",
     "WithDefault",
     "command_options",
-    "interruptible",
     "is_there",
     "json_option",
     "opened",
 ]
 
 P = ParamSpec("P")
-T = TypeVar("T")
 
 
 class Mistake(click.ClickException):
@@ -138,11 +136,6 @@ def command_options(function: Callable[Concatenate[Given, P], None]) -> Callable
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON value instead of a table.")
 
 
-def interruptible(work: Coroutine[Any, Any, T]) -> T:
-    """Run to the end; Ctrl-C cancels it, lets it close what it opened, and ends the command."""
-    return asyncio.run(work)
-
-
 @asynccontextmanager
 async def opened(
     given: Given, *, read_only: bool, real: bool | None = True, onebot: OneBotAdapter | None = None
@@ -184,4 +177,4 @@ def _in_words(error: AalisError | Mistake, locale: Locale) -> click.ClickExcepti
 
 
 def _complain(words: str) -> None:
-    click.echo(f"aalis: {' '.join(words.split())}", err=True)
+    click.echo(f"aalis: {one_line(words)}", err=True)

@@ -15,7 +15,7 @@ from aalis_api_session_manager.message import TurnEnd
 from aalis_api_session_manager.model import SessionCreation
 from aalis_api_session_manager.service import SESSION_MANAGER
 from aalis_host.app import AalisHost
-from aalis_host.cli.base import Given, command_options, interruptible, opened
+from aalis_host.cli.base import Given, command_options, opened
 from aalis_host.cli.logs import quiet
 from aalis_host.cli.output import block, on_terminal
 from aalis_host.cli.recording import STANDARD_INPUT, read_lines
@@ -77,7 +77,7 @@ def chat(given: Given, session_id: str | None) -> None:
                 await _converse(given, host, terminal, session.id)
             return ends.failed
 
-    failed = interruptible(work())
+    failed = asyncio.run(work())
     if failed and not _interactive():
         click.get_current_context().exit(1)
 

@@ -1,5 +1,6 @@
 """`aalis sessions check`: stored sessions that can't be read, or don't fit together. Rule: STORE-4."""
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
 
@@ -10,7 +11,7 @@ from aalis_api_session_manager.memory import MemoryService, MetadataRow
 from aalis_api_session_manager.model import SessionInfo
 from aalis_api_session_manager.text import TextRef
 from aalis_api_session_manager.wire import camel, from_json
-from aalis_host.cli.base import Given, command_options, interruptible, json_option, opened
+from aalis_host.cli.base import Given, command_options, json_option, opened
 from aalis_host.cli.output import one_line, print_json
 from aalis_host.cli.tables import show_table
 from aalis_host.cli.texts import text
@@ -62,7 +63,7 @@ def check(given: Given, as_json: bool) -> None:
         click.echo(given.say(summary, count=count, problems=len(found)), err=bool(found))
         return len(found)
 
-    if interruptible(work()):
+    if asyncio.run(work()):
         click.get_current_context().exit(1)
 
 

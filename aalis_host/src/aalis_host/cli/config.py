@@ -1,5 +1,6 @@
 """`aalis config`: every setting, and whether all of it is right."""
 
+import asyncio
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ import orjson
 
 from aalis_api_session_manager.text import TextRef
 from aalis_api_session_manager.values import thaw_json
-from aalis_host.cli.base import Given, Mistake, WithDefault, command_options, interruptible, json_option, opened
+from aalis_host.cli.base import Given, Mistake, WithDefault, command_options, json_option, opened
 from aalis_host.cli.logs import quiet
 from aalis_host.cli.output import on_terminal, one_line, print_json
 from aalis_host.cli.tables import show_table
@@ -86,7 +87,7 @@ def check(given: Given) -> None:
                 return host.plugin_report
 
     loaded = {plugin.meta.name for plugin in found if plugin.meta is not None}
-    for report in interruptible(start()):
+    for report in asyncio.run(start()):
         if report.name in loaded and report.error is not None:
             wrong.append(text("config.plugin", name=report.name, reason=report.error))
     for problem in wrong[:-1]:

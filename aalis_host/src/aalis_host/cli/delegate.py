@@ -1,18 +1,18 @@
 """`aalis delegate`: one session gives another a task."""
 
-from contextlib import nullcontext
+import asyncio
 from typing import Any
 
 import click
 import orjson
-from rich.console import Console
 
 from aalis_api_session_manager.errors import SessionNotFound
 from aalis_api_session_manager.message import ToolCallContext
 from aalis_api_session_manager.service import SESSION_MANAGER
 from aalis_host.app import AalisHost
-from aalis_host.cli.base import Given, Mistake, command_options, interruptible, opened
+from aalis_host.cli.base import Given, Mistake, command_options, opened
 from aalis_host.cli.output import block, on_terminal
+from aalis_host.cli.progress import spinner
 from aalis_host.cli.texts import text
 from aalis_host.platforms.terminal import OWNER, PLATFORM_NAME
 
@@ -49,12 +49,10 @@ def delegate(given: Given, source: str, target: str, task: str, wait: float | No
             manager = host.select(SESSION_MANAGER)
             if manager.present and manager.use().get_session(source) is None:
                 raise SessionNotFound(source)
-            console = Console(stderr=True)
-            waiting = given.say("delegate.waiting", target=target)
-            with console.status(waiting) if console.is_terminal else nullcontext():
+            with spinner(given.say("delegate.waiting", target=target)):
                 return await _answered(host, source, target, task, wait)
 
-    answer = interruptible(work())
+    answer = asyncio.run(work())
     if as_json:
         click.echo(orjson.dumps(answer, option=orjson.OPT_INDENT_2).decode())
     elif reply := answer.get("reply"):

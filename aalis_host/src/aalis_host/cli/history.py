@@ -1,5 +1,6 @@
 """`aalis sessions history` and `export`: what was said."""
 
+import asyncio
 import sys
 from collections.abc import AsyncIterator
 from textwrap import indent
@@ -24,7 +25,7 @@ from aalis_api_session_manager.service import (
 from aalis_api_session_manager.values import thaw_json
 from aalis_api_session_manager.wire import to_json
 from aalis_host.cli.arguments import moment, session_id
-from aalis_host.cli.base import Given, Mistake, command_options, interruptible, json_option, opened
+from aalis_host.cli.base import Given, Mistake, command_options, json_option, opened
 from aalis_host.cli.output import block, on_terminal, one_line, print_json, screen
 from aalis_host.platforms.terminal import OWNER, PLATFORM_NAME
 
@@ -88,7 +89,7 @@ def history(
             else:
                 _show(given, page)
 
-    interruptible(work())
+    asyncio.run(work())
 
 
 def _show(given: Given, page: HistoryResult) -> None:
@@ -150,7 +151,7 @@ def export(given: Given, session_id: str, output: TextIO) -> None:
                 output.write(piece)
             output.write("\n")
 
-    interruptible(work())
+    asyncio.run(work())
 
 
 async def _pieces(

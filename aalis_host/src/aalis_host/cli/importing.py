@@ -8,15 +8,14 @@ from typing import Any, TypeVar
 
 import attrs
 import click
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from aalis_api_session_manager.memory import Change, Changeset, MemoryService
 from aalis_api_session_manager.message import Message
 from aalis_api_session_manager.wire import camel
 from aalis_host.app import wall_clock
-from aalis_host.cli.base import Given, command_options, interruptible, is_there, json_option
+from aalis_host.cli.base import Given, command_options, is_there, json_option
 from aalis_host.cli.output import one_line, print_json
+from aalis_host.cli.progress import progress
 from aalis_host.cli.tables import show_facts
 from aalis_host.cli.typescript import Source, opened_source
 from aalis_host.memory import open_memory
@@ -58,7 +57,7 @@ def import_(given: Given, file: Path, dry_run: bool, as_json: bool) -> None:
     aalis import data/aalis.db --dry-run
     aalis import data/aalis.db --db aalis.db
     """
-    tally = interruptible(_import(given, file, dry_run))
+    tally = asyncio.run(_import(given, file, dry_run))
     figures = {name: figure for name, figure in attrs.asdict(tally).items() if figure is not None}
     if as_json:
         print_json({camel(name): figure for name, figure in figures.items()} | {"dryRun": dry_run})
@@ -71,14 +70,8 @@ def import_(given: Given, file: Path, dry_run: bool, as_json: bool) -> None:
 
 async def _import(given: Given, file: Path, dry_run: bool) -> Tally:
     tally = Tally()
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with (
-        opened_source(file) as source,
-        Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress,
-    ):
-        task = progress.add_task(given.say("import.importing"), total=sum(source.count()))
-        work = _Import(given, source, tally, lambda count: progress.advance(task, count))
+    with opened_source(file) as source, progress(given.say("import.importing"), sum(source.count())) as at:
+        work = _Import(given, source, tally, at)
         db = given.loaded.settings.db
         if not dry_run:
             async with open_memory(db, now=wall_clock) as memory:
@@ -96,17 +89,17 @@ class _Import:
     given: Given
     source: Source
     tally: Tally
-    advance: Callable[[int], None]
+    at: Callable[[int], None]
 
     async def run(self, memory: MemoryService | None, *, dry_run: bool) -> None:
         """Bring everything in, in slices. `memory` None: there is no database yet (in a dry run)."""
         generations = {} if memory is None else await memory.generations()
         for records in _slices(self.source.sessions()):
             await self._sessions(records, memory, generations, dry_run)
-            self.advance(len(records))
+            self.at(self.tally.sessions)
         for messages in _slices(self.source.messages()):
             await self._messages(messages, None if dry_run else memory)
-            self.advance(len(messages))
+            self.at(self.tally.sessions + self.tally.messages)
 
     async def _sessions(
         self,

@@ -1,10 +1,11 @@
 """`aalis plugins`: what was found, and what failed."""
 
+import asyncio
 from typing import Any
 
 import click
 
-from aalis_host.cli.base import Given, command_options, interruptible, json_option, opened
+from aalis_host.cli.base import Given, command_options, json_option, opened
 from aalis_host.cli.logs import quiet
 from aalis_host.cli.output import one_line, print_json
 from aalis_host.cli.tables import show_table
@@ -39,7 +40,7 @@ def plugins(given: Given, as_json: bool) -> None:
             [given.say(f"head.{head}") for head in ("name", "version", "provides", "state")], rows, styles=styles
         )
 
-    interruptible(work())
+    asyncio.run(work())
 
 
 def _state(given: Given, report: PluginReport) -> str:

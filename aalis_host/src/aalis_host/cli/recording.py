@@ -1,7 +1,6 @@
 """A recording of OneBot v11 events: a file, or standard input."""
 
 import os
-import tempfile
 from collections.abc import AsyncIterator
 
 from attrs import frozen
@@ -39,12 +38,12 @@ async def read_lines(path: str) -> AsyncIterator[Line]:
         raise Mistake(text("unreadable", path=path, reason=error.strerror)) from error
 
 
-async def kept(path: str) -> str:
-    """A path that can be read twice: standard input is copied into a file that its reader removes."""
+async def kept(path: str, folder: str) -> str:
+    """A path that can be read twice: standard input is copied into the folder."""
     if path != STANDARD_INPUT:
         return path
-    handle, copy = tempfile.mkstemp(prefix="aalis-", suffix=".jsonl")
-    with os.fdopen(handle, "wb") as file:
+    copy = os.path.join(folder, "input.jsonl")
+    with os.fdopen(os.open(copy, os.O_CREAT | os.O_WRONLY, 0o600), "wb") as file:
         async for chunk in read_chunks(os.dup(0)):
             file.write(chunk)
     return copy

@@ -1,11 +1,10 @@
 """`aalis sessions`: looking at sessions and changing them."""
 
+import asyncio
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, get_args
+from typing import get_args
 
 import click
-from rich.text import Text
 
 from aalis_api_session_manager.errors import SessionNotFound
 from aalis_api_session_manager.kinds import root_session_of
@@ -14,10 +13,11 @@ from aalis_api_session_manager.service import SESSION_MANAGER, SessionManagerSer
 from aalis_api_session_manager.wire import to_json
 from aalis_host.app import AalisHost
 from aalis_host.cli.arguments import identity, moment, session_id
-from aalis_host.cli.base import Given, command_options, interruptible, json_option, opened
+from aalis_host.cli.base import Given, command_options, json_option, opened
 from aalis_host.cli.check import check
 from aalis_host.cli.history import export, history
 from aalis_host.cli.output import on_terminal, one_line, print_json, screen
+from aalis_host.cli.session_tree import all_below, by_parent, drawn, nested, tops_of
 from aalis_host.cli.session_view import SessionView
 from aalis_host.platforms.terminal import PLATFORM_NAME
 
@@ -75,7 +75,7 @@ def list_(
             else:
                 click.echo(given.say("nothing-listed"), err=True)
 
-    interruptible(work())
+    asyncio.run(work())
 
 
 @sessions.command()
@@ -96,18 +96,18 @@ def tree(given: Given, session_id: str | None, as_json: bool) -> None:
         async with opened(given, read_only=True) as host:
             view = _view(given, host)
             everything = view.sessions.list_sessions()
-            tops = _tops(everything) if session_id is None else [_get(view.sessions, session_id)]
-            below = _by_parent(everything)
+            tops = tops_of(everything) if session_id is None else [_get(view.sessions, session_id)]
+            below = by_parent(everything)
             if as_json:
-                print_json([_nested(view, top, below) for top in tops])
+                print_json([nested(view, top, below) for top in tops])
             else:
-                for line in _drawn(view, tops, below):
+                for line in drawn(view, tops, below):
                     if on_terminal():
                         screen().print(line, soft_wrap=True)
                     else:
                         click.echo(line.plain)
 
-    interruptible(work())
+    asyncio.run(work())
 
 
 @sessions.command()
@@ -130,7 +130,7 @@ def show(given: Given, session_id: str, as_json: bool) -> None:
             else:
                 view.show_facts(session)
 
-    interruptible(work())
+    asyncio.run(work())
 
 
 @sessions.command()
@@ -157,7 +157,7 @@ def create(given: Given, name: str | None, title: str | None, parent: str | None
             else:
                 click.echo(session.id)
 
-    interruptible(work())
+    asyncio.run(work())
 
 
 @sessions.command()
@@ -176,7 +176,7 @@ def title(given: Given, session_id: str, title: str) -> None:
             await host.select(SESSION_MANAGER).use().update_session_title(session_id, title)
             click.echo(given.say("titled", id=session_id, title=one_line(title)))
 
-    interruptible(work())
+    asyncio.run(work())
 
 
 @sessions.command()
@@ -196,16 +196,18 @@ def delete(given: Given, session_id: str, yes: bool) -> None:
         async with opened(given, read_only=True) as host:
             view = _view(given, host)
             session = _get(view.sessions, session_id)
-            return view.label(session), len(_below(session, _by_parent(view.sessions.list_sessions())))
+            return view.label(session), len(all_below(session, by_parent(view.sessions.list_sessions())))
 
     async def work() -> None:
         async with opened(given, read_only=False) as host:
             await host.select(SESSION_MANAGER).use().delete_session(session_id)
 
-    label, count = interruptible(look())
+    label, count = asyncio.run(look())
     if not yes and sys.stdin.isatty():
-        click.confirm(given.say("delete-sure", id=session_id, label=label, count=count), abort=True, err=True)
-    interruptible(work())
+        sure = click.confirm(given.say("delete-sure", id=session_id, label=label, count=count), err=True)
+        if not sure:
+            click.get_current_context().exit(1)
+    asyncio.run(work())
     click.echo(given.say("deleted", id=session_id, count=count))
 
 
@@ -247,7 +249,7 @@ def can_take(given: Given, current: str, target: str, principal: str | None, as_
             else:
                 click.echo(given.say("take.refused", rules=", ".join(rules), reason=given.render(verdict.reason)))
 
-    interruptible(work())
+    asyncio.run(work())
 
 
 def _rules(manager: SessionManagerService, current: str, target: str, verdict: TakeVerdict) -> list[str]:
@@ -270,63 +272,3 @@ def _get(manager: SessionManagerService, session_id: str) -> SessionInfo:
     if session is None:
         raise SessionNotFound(session_id)
     return session
-
-
-Below = dict[str | None, list[SessionInfo]]
-
-
-def _by_parent(sessions: Iterable[SessionInfo]) -> Below:
-    """Sessions by parent, oldest first."""
-    found: Below = {}
-    for session in sorted(sessions, key=lambda session: (session.created_at, session.id)):
-        found.setdefault(session.parent_id, []).append(session)
-    return found
-
-
-def _below(top: SessionInfo, below: Below) -> list[SessionInfo]:
-    """All levels below a session; in a ring each session once."""
-    seen, found = {top.id}, [top]
-    for session in found:
-        fresh = [child for child in below.get(session.id, ()) if child.id not in seen]
-        seen.update(child.id for child in fresh)
-        found += fresh
-    return found[1:]
-
-
-def _tops(sessions: Sequence[SessionInfo]) -> list[SessionInfo]:
-    """Roots, sessions whose parent is missing, and one of each ring of parents."""
-    ids = {session.id for session in sessions}
-    tops = [session for session in sessions if session.parent_id not in ids]
-    by_parent = _by_parent(sessions)
-    reached = {session.id for top in tops for session in (top, *_below(top, by_parent))}
-    for session in sessions:
-        if session.id not in reached:
-            tops.append(session)
-            reached.update(one.id for one in (session, *_below(session, by_parent)))
-    return tops
-
-
-def _nested(view: SessionView, top: SessionInfo, below: Below) -> dict[str, Any]:
-    made: dict[str, dict[str, Any]] = {top.id: {"session": view.as_json(top), "below": []}}
-    for session in _below(top, below):
-        made[session.id] = {"session": view.as_json(session), "below": []}
-        made[session.parent_id or ""]["below"].append(made[session.id])
-    return made[top.id]
-
-
-def _drawn(view: SessionView, tops: Iterable[SessionInfo], below: Below) -> Iterator[Text]:
-    """A line for each session, with branches in front of those below another."""
-    for top in tops:
-        seen = {top.id}
-        waiting = [(top, "", "")]
-        while waiting:
-            session, own, inherited = waiting.pop()
-            state = f"{view.given.say(f'kind.{session.kind}')}, {view.given.say(f'status.{session.status}')}"
-            yield Text(own + view.label(session)).append(f"  {state}  ").append(one_line(session.id), style="dim")
-            children = [child for child in below.get(session.id, ()) if child.id not in seen]
-            seen.update(child.id for child in children)
-            for child in reversed(children):
-                last = child is children[-1]
-                waiting.append(
-                    (child, inherited + ("└── " if last else "├── "), inherited + ("    " if last else "│   "))
-                )

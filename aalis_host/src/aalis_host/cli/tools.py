@@ -1,5 +1,7 @@
 """`aalis tools`: what a model is given, and calling it as a model would."""
 
+import asyncio
+
 import click
 
 from aalis_api_session_manager.errors import SessionNotFound
@@ -7,7 +9,7 @@ from aalis_api_session_manager.message import ToolCallContext
 from aalis_api_session_manager.service import SESSION_MANAGER
 from aalis_host.app import AalisHost
 from aalis_host.cli.arguments import identity
-from aalis_host.cli.base import Given, Mistake, WithDefault, command_options, interruptible, json_option, opened
+from aalis_host.cli.base import Given, Mistake, WithDefault, command_options, json_option, opened
 from aalis_host.cli.output import on_terminal, one_line, print_json
 from aalis_host.cli.tables import show_table
 from aalis_host.cli.texts import text
@@ -51,7 +53,7 @@ def list_(given: Given, as_json: bool) -> None:
                 rows.append((tool.name, tool.group, words.partition(". ")[0] if on_terminal() else words))
             show_table([given.say(f"head.{head}") for head in ("name", "group", "description")], rows)
 
-    interruptible(work())
+    asyncio.run(work())
 
 
 @tools.command("call")
@@ -90,7 +92,7 @@ def call_(given: Given, name: str, arguments: str, session_id: str, participants
         if acts:
             click.echo(await call_tool(given, name, arguments, context))
 
-    interruptible(work())
+    asyncio.run(work())
 
 
 async def call_tool(given: Given, name: str, arguments: str, context: ToolCallContext) -> str:
