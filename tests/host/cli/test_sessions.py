@@ -1,6 +1,7 @@
 """`aalis sessions`: looking changes nothing, changing is durable, and mistakes are one line."""
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -143,7 +144,11 @@ def test_history_for_a_person(run: Run, db: Path) -> None:
     """Who said it, and how to get the next page, which is said on standard error."""
     result = run("sessions", "history", ROOM, "--db", db, "--limit", "3")
     assert "Mia\n  said 25\n" in result.stdout
-    assert result.stderr.startswith(f"24 older: aalis sessions history {ROOM} --cursor ")
+    words, _, command = result.stderr.partition(": ")
+    assert words == "24 older"
+    aalis, *arguments = shlex.split(command)
+    assert aalis == "aalis"
+    assert "said 22" in run(*arguments).stdout
     assert run("sessions", "history", ROOM, "--db", db, "--since", "2999-01-01").stderr == "nothing to show\n"
     assert run("sessions", "history", ROOM, "--db", db, "--cursor", "x").exit_code == 2
 
@@ -257,6 +262,16 @@ def test_no_database(run: Run, tmp_path: Path) -> None:
     assert result.exit_code == 2
     assert "nope.db" in result.stderr
     assert list(tmp_path.glob("nope*")) == []
+
+
+def test_where_nobody_said_where(run: Run, tmp_path: Path) -> None:
+    """Without a database named, one is made in the person's own folder; looking doesn't make it."""
+    assert run("sessions", "list").exit_code == 2
+    assert not (tmp_path / "XDG_DATA_HOME").exists()
+    made = run("sessions", "create").stdout.strip()
+    assert (tmp_path / "XDG_DATA_HOME" / "aalis" / "aalis.db").is_file()
+    assert made in run("sessions", "list").stdout
+    assert run("sessions", "create", "--db", "no/such/folder/x.db").exit_code == 2
 
 
 def test_what_is_no_database(run: Run, tmp_path: Path) -> None:

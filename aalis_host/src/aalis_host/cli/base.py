@@ -1,6 +1,7 @@
 """What every command shares: its options, its host, and what becomes of errors."""
 
 import os
+import shlex
 import sys
 import traceback
 from collections.abc import AsyncIterator, Callable
@@ -9,6 +10,7 @@ from functools import wraps
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Concatenate, ParamSpec
+from urllib.parse import urlsplit
 
 import attrs
 import click
@@ -38,6 +40,7 @@ __all__ = [
     "command_options",
     "is_there",
     "json_option",
+    "make_home",
     "opened",
 ]
 
@@ -56,14 +59,19 @@ class Mistake(click.ClickException):
 
 @attrs.frozen
 class Given:
-    """What a command was given: its settings, and the language it answers in."""
+    """What a command was given: its settings, the language it answers in, and how it was said where to look."""
 
     loaded: Loaded
     locale: Locale
+    where: tuple[str, ...] = ()
 
     def say(self, key: str, **params: Any) -> str:
         """One of the command line's texts in the reader's language."""
         return render(text(key, **params), self.locale)
+
+    def command(self, *arguments: str) -> str:
+        """A command to type next, on the same database."""
+        return shlex.join(("aalis", *arguments, *self.where))
 
     def render(self, words: str | TextRef) -> str:
         """Any text in the reader's language."""
@@ -124,13 +132,22 @@ def command_options(function: Callable[Concatenate[Given, P], None]) -> Callable
         try:
             loaded = read_settings(config, {"db": db})
             locale = reader_locale(loaded.settings.language)
-            function(Given(loaded, locale), *args, **kwargs)
+            function(Given(loaded, locale, _where(db, config)), *args, **kwargs)
         except (AalisError, Mistake) as error:
             if debug:
                 traceback.print_exc()
             raise _in_words(error, locale) from error
 
     return command
+
+
+def _where(db: str | None, config: Path | None) -> tuple[str, ...]:
+    """The options as they were typed; an address with a password isn't said again."""
+    secret = db is not None and "://" in db and urlsplit(db).password is not None
+    return (
+        *(("--db", db) if db is not None and not secret else ()),
+        *(("--config", str(config)) if config is not None else ()),
+    )
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON value instead of a table.")
@@ -149,6 +166,8 @@ async def opened(
         if not real and (real is False or not is_there(settings.db)):
             folder = stack.enter_context(TemporaryDirectory(prefix="aalis-"))
             settings, read_only = attrs.evolve(settings, db=f"{folder}/empty.db"), False
+        elif not read_only:
+            make_home(given.loaded)
         host = await stack.enter_async_context(AalisHost(settings, read_only=read_only))
         host.add_platform(onebot or OneBotAdapter())
         yield host
@@ -157,6 +176,12 @@ async def opened(
 def is_there(db: str) -> bool:
     """Is there a database at this address, or at least somebody who knows."""
     return "://" in db or os.path.exists(db)
+
+
+def make_home(loaded: Loaded) -> None:
+    """Make the folder of the database where nobody said where it is to be."""
+    if "db" not in loaded.sources:
+        Path(loaded.settings.db).parent.mkdir(parents=True, exist_ok=True)
 
 
 def _in_words(error: AalisError | Mistake, locale: Locale) -> click.ClickException:

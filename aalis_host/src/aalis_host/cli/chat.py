@@ -72,7 +72,8 @@ def chat(given: Given, session_id: str | None) -> None:
             host.add_platform(terminal)
             ends = _Ends(given, session.id)
             host.hooks.register(ends, "aalis-chat")
-            click.echo(given.say("chat.opened", id=session.id), err=True)
+            again = given.command("chat", "--session", session.id)
+            click.echo(given.say("chat.opened", id=session.id, command=again), err=True)
             with quiet("aalis_host.agent"):
                 await _converse(given, host, terminal, session.id)
             return ends.failed

@@ -104,7 +104,8 @@ def _show(given: Given, page: HistoryResult) -> None:
     for side, count, cursor in (("older", page.older, page.older_cursor), ("newer", page.newer, page.newer_cursor)):
         if cursor is not None:
             shown = str(count) if count <= COUNT_LIMIT else given.say("more-than", count=COUNT_LIMIT)
-            click.echo(given.say(f"history.{side}", count=shown, id=page.session_id, cursor=cursor), err=True)
+            command = given.command("sessions", "history", page.session_id, "--cursor", cursor)
+            click.echo(given.say(f"history.{side}", count=shown, command=command), err=True)
 
 
 def _show_line(when: str, speaker: str) -> None:

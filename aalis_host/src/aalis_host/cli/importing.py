@@ -13,7 +13,7 @@ from aalis_api_session_manager.memory import Change, Changeset, MemoryService
 from aalis_api_session_manager.message import Message
 from aalis_api_session_manager.wire import camel
 from aalis_host.app import wall_clock
-from aalis_host.cli.base import Given, command_options, is_there, json_option
+from aalis_host.cli.base import Given, command_options, is_there, json_option, make_home
 from aalis_host.cli.output import one_line, print_json
 from aalis_host.cli.progress import progress
 from aalis_host.cli.tables import show_facts
@@ -74,6 +74,7 @@ async def _import(given: Given, file: Path, dry_run: bool) -> Tally:
         work = _Import(given, source, tally, at)
         db = given.loaded.settings.db
         if not dry_run:
+            make_home(given.loaded)
             async with open_memory(db, now=wall_clock) as memory:
                 await work.run(memory, dry_run=False)
         elif is_there(db):

@@ -75,12 +75,12 @@ _TEXTS: Final = {
     "when": {"en": "{at:datetime}", "zh_CN": "{at:datetime}"},
     "tokens": {"en": "{input} in, {output} out", "zh_CN": "输入 {input},输出 {output}"},
     "history.older": {
-        "en": "{count} older: aalis sessions history {id} --cursor {cursor}",
-        "zh_CN": "更早还有 {count} 条:aalis sessions history {id} --cursor {cursor}",
+        "en": "{count} older: {command}",
+        "zh_CN": "更早还有 {count} 条:{command}",
     },
     "history.newer": {
-        "en": "{count} newer: aalis sessions history {id} --cursor {cursor}",
-        "zh_CN": "更新还有 {count} 条:aalis sessions history {id} --cursor {cursor}",
+        "en": "{count} newer: {command}",
+        "zh_CN": "更新还有 {count} 条:{command}",
     },
     "more-than": {"en": "more than {count}", "zh_CN": "超过 {count}"},
     # changes
@@ -117,8 +117,8 @@ _TEXTS: Final = {
     "config.plugin": {"en": "plugins.{name}: {reason}", "zh_CN": "plugins.{name}:{reason}"},
     # chat
     "chat.opened": {
-        "en": "session {id}; come back with: aalis chat --session {id}",
-        "zh_CN": "会话 {id};之后可用 aalis chat --session {id} 继续",
+        "en": "session {id}; come back with: {command}",
+        "zh_CN": "会话 {id};之后可用 {command} 继续",
     },
     "chat.leave": {"en": "Ctrl-D leaves.", "zh_CN": "Ctrl-D 离开。"},
     "chat.failed": {"en": "The turn failed.", "zh_CN": "这一轮出错了。"},
