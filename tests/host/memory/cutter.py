@@ -30,9 +30,14 @@ class Cutter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._listening.shutdown(socket.SHUT_RDWR)
-        self._listening.close()
+        self.refuse()
         self._temporary.cleanup()
+
+    def refuse(self) -> None:
+        """Take no new connections."""
+        with contextlib.suppress(OSError):
+            self._listening.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
 
     def cut_at(self, words: bytes, arrives: bool) -> None:
         """Cut the next connection whose client says `words`; `arrives`: the server still gets them."""

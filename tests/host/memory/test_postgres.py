@@ -13,10 +13,10 @@ import pytest
 
 from aalis_api_session_manager.errors import AalisError, ConfigError, StorageError
 from aalis_api_session_manager.memory import Changeset, Position
-from aalis_host.memory import Memory, open_memory, postgres
+from aalis_host.memory import Memory, open_memory, postgres, postgres_session, postgres_writes
 from tests.host.memory.cluster import PORT, Cluster
 from tests.host.memory.cutter import Cutter
-from tests.host.memory.kit import HOUR, Clock, add, change, contents, put, text
+from tests.host.memory.kit import HOUR, Clock, add, by_key, change, contents, put, text
 
 
 @pytest.fixture
@@ -142,6 +142,25 @@ async def test_a_connection_that_is_lost_in_the_commit(
 
 
 @pytest.mark.rule("STORE-3")
+@pytest.mark.parametrize("arrives", [True, False])
+async def test_a_commit_that_nobody_can_tell_of(
+    cluster: Cluster, url: str, cutter: Cutter, arrives: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the server can't be asked, nothing is done a second time: the callers are told that it isn't known."""
+    monkeypatch.setattr(postgres_writes, "RESOLVE_SECONDS", 0.3)
+    name = url.split("/")[-1].split("?")[0]
+    async with open_memory(cluster.url(name, cutter.folder), now=Clock()) as memory:
+        await memory.commit_metadata([put("k", {"n": 1}, fold=add())])
+        cutter.refuse()
+        cutter.cut_at(b"COMMIT", arrives)
+        (outcome,) = await memory.commit_metadata([put("k", {}, 0, fold=add())])
+        assert isinstance(outcome.error, StorageError)
+        assert "isn't known" in str(outcome.error)
+    async with open_memory(url, now=Clock()) as memory:
+        assert by_key(await memory.list_metadata("things")) == {"k": {"n": 2 if arrives else 1}}
+
+
+@pytest.mark.rule("STORE-3")
 async def test_a_connection_that_is_lost_before(url: str) -> None:
     """Between two transactions, and between two reads, it isn't noticed."""
     async with open_memory(url, now=Clock()) as memory:
@@ -259,8 +278,6 @@ async def test_a_restart_under_load_loses_nothing(cluster: Cluster, url: str, mo
 
 async def test_a_server_that_is_gone_is_an_error_in_time(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Writing and reading say so, nothing hangs, and closing is quick; when it is back all goes on."""
-    from aalis_host.memory import postgres_session
-
     monkeypatch.setattr(postgres_session.PostgresSession.ensure, "__defaults__", (0.2,))
     with cluster.database() as url:
         async with open_memory(url, now=Clock()) as memory:

@@ -42,7 +42,7 @@ def start(database: str | Path, what: str, times: int) -> "subprocess.Popen[str]
     return subprocess.Popen(
         [sys.executable, "-c", CHILD, str(database), what, str(times)],
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

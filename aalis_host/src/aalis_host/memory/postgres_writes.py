@@ -24,7 +24,7 @@ from aalis_host.memory.plan import Key, Plan, Stored, generation_ids, record_key
 from aalis_host.memory.postgres_listener import CHANNEL
 from aalis_host.memory.postgres_session import PostgresSession
 from aalis_host.memory.rows import COLUMNS, CONTROL, TEXT, encode_message, shown_as
-from aalis_host.memory.writer import REMEMBER_MS, Archive, Clear, Save
+from aalis_host.memory.writer import REMEMBER_MS, Archive, Clear, CommitUnknown, Save
 
 __all__ = ["PostgresWrites"]
 
@@ -168,7 +168,7 @@ class PostgresWrites:
                 return row is not None and row[0] == self._transaction
             except psycopg.OperationalError:
                 if time.monotonic() > deadline:
-                    raise
+                    raise CommitUnknown("the connection was lost, and it isn't known whether this was stored") from None
                 time.sleep(0.1)
 
     def undo(self) -> None:

@@ -19,7 +19,7 @@ from aalis_api_session_manager.errors import StorageError
 from aalis_api_session_manager.memory import Changeset, Outcome, SaveResult
 from aalis_api_session_manager.message import Message
 
-__all__ = ["CLOSE_SECONDS", "REMEMBER_MS", "Archive", "Clear", "Job", "Save", "WriteStore", "Writer"]
+__all__ = ["CLOSE_SECONDS", "REMEMBER_MS", "Archive", "Clear", "CommitUnknown", "Job", "Save", "WriteStore", "Writer"]
 
 _log = logging.getLogger(__name__)
 
@@ -63,6 +63,11 @@ class Clear:
     below_generation: int | None
 
 
+class CommitUnknown(Exception):
+    """The connection was lost in the commit, and the back end can't be asked what became of it: trying again might
+    do the work twice."""
+
+
 class WriteStore(Protocol):
     """The back end's side, used by the writer thread alone. Each kind of work takes a list of pieces and answers
     a result for each; an exception means that the transaction has to be rolled back."""
@@ -77,7 +82,7 @@ class WriteStore(Protocol):
         ...
 
     def end(self) -> None:
-        """Commit, durably."""
+        """Commit, durably. Raises CommitUnknown when it can't be told whether it was done."""
         ...
 
     def undo(self) -> None:
@@ -211,6 +216,10 @@ class Writer:
                 for job in jobs:
                     job.results = list(itertools.islice(results, len(job.pieces)))
             self._store.end()
+        except CommitUnknown as error:
+            self._store.undo()
+            for job in group:
+                job.results = [_storage_error(error)] * len(job.pieces)
         except Exception as error:
             self._store.undo()
             _log.warning("a group of %d changes failed, trying each alone: %s", len(group), error)
