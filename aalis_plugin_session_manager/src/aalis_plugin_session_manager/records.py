@@ -77,10 +77,14 @@ class PlaceRecord:
 
 @frozen(kw_only=True)
 class TurnLease:
-    """A running turn. `expires_at` in milliseconds; `host` names the running host. Rule: TURN-6."""
+    """A running turn. `expires_at` in milliseconds; `host` names the running host. Rule: TURN-6.
+
+    `generation` is the session's when the turn began: it closes no later session of that id.
+    """
 
     turn_id: str
     session_id: str
+    generation: int = 0
     source: str | None
     host: str
     expires_at: int

@@ -83,6 +83,7 @@ class Turns:
         lease = TurnLease(
             turn_id=turn.turn_id,
             session_id=turn.session_id,
+            generation=life.generation,
             source=turn.message.source,
             host=self._host_id,
             expires_at=now + LEASE_MS,
@@ -165,7 +166,7 @@ class Turns:
         elsewhere = {
             lease.turn_id
             for lease in self._leases.values()
-            if lease.session_id == life.session_id and lease.turn_id not in self._running
+            if _life_of(lease) == life and lease.turn_id not in self._running
         }
         return len((here | elsewhere) - {leaving})
 
@@ -173,9 +174,9 @@ class Turns:
         """Another process removed a lease. Two that end at once may each have seen the other's turn still
         running, and neither closed the session: then it is closed here."""
         record = self._sessions.get(lease.session_id)
-        if record is None or record.info.status != "active":
+        if record is None or record.info.status != "active" or record.generation != lease.generation:
             return
-        if self._count(_Life(lease.session_id, record.generation)):
+        if self._count(_life_of(lease)):
             return
 
         def close(record: SessionRecord | None) -> SessionRecord | None:
@@ -209,14 +210,16 @@ class Turns:
                     raise LookupError("the turn was renewed or closed meanwhile")
                 return None
 
-            record = self._sessions.get(lease.session_id)
-            life = _Life(lease.session_id, 0 if record is None else record.generation)
-            self._close(lease.turn_id, life, "aborted", INTERRUPTED, now, still_expired)
+            self._close(lease.turn_id, _life_of(lease), "aborted", INTERRUPTED, now, still_expired)
 
     @property
     def lease_count(self) -> int:
         """How many turns run, in all processes."""
         return sum(1 for _ in self._leases.values())
+
+
+def _life_of(lease: TurnLease) -> _Life:
+    return _Life(lease.session_id, lease.generation)
 
 
 def _closed_status(outcome: TurnOutcome) -> str:
