@@ -220,7 +220,7 @@ async def test_any_checker_of_the_targets_platform_denies(opened: Stack, is_asyn
     assert not {GROUP_B, PEERS} & found and {SECONDS, CLI, OTHER_BOT} <= found
     assert not elsewhere.asked and allowing.asked
     answer = await opened.call(HISTORY, {"session_id": GROUP_B}, GROUP_A, STRANGER, PEER)
-    assert answer["error"].startswith("not for you")
+    assert answer["error"].startswith("not for you. Don't try other ids")
     assert denying.asked[-1] == AccessQuery(
         current_id=GROUP_A, target_id=GROUP_B, platform="onebot", participants=(STRANGER, PEER)
     )

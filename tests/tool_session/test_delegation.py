@@ -432,7 +432,7 @@ class Limited(Chats):
 
 @pytest.mark.rule("DELEG-5")
 async def test_the_platform_may_refuse_and_its_reason_is_passed_on(tmp_path: Path) -> None:
-    async with stack(tmp_path, chats=Limited(None, "at most one an hour.")) as s:
+    async with stack(tmp_path, chats=Limited(None, "at most one an hour")) as s:
         await s.ingress(group("1"), group("2"))
         s.chats.sent.clear()
         assert (await delegate(s))["status"] == "answered"
@@ -621,7 +621,7 @@ async def test_the_targets_failure_is_told_in_words(s: Stack) -> None:
     s.model.answers["task"] = fail
     answer = await delegate(s)
     assert (answer["status"], answer["outcome"]) == ("answered", "error")
-    assert "the server answered 503: overloaded" in answer["note"] and "reply" not in answer
+    assert "the server answered 503: overloaded. Try again later" in answer["note"] and "reply" not in answer
 
 
 @pytest.mark.rule("DELEG-7")

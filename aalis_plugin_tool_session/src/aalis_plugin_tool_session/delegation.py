@@ -21,7 +21,7 @@ from aalis_plugin_tool_session.config import MAX_TIMEOUT_SEC, ToolSessionConfig
 from aalis_plugin_tool_session.depth import DepthLock
 from aalis_plugin_tool_session.dispatches import Delegation, Dispatches, Ring, Waits
 from aalis_plugin_tool_session.recent import RecentDispatches
-from aalis_plugin_tool_session.texts import REPLY_NOTICE, Refused, answer, as_text, refusal, text
+from aalis_plugin_tool_session.texts import REPLY_NOTICE, Refused, answer, as_text, refusal, sentence, text
 
 __all__ = ["DelegateTool"]
 
@@ -151,7 +151,7 @@ class DelegateTool:
                 log.exception("the platform couldn't say whether it admits a delegation to session %s", target)
                 raise Refused(text("delegate.platform-failed")) from None
             if reason is not None:
-                raise Refused(text("delegate.platform", reason=reason))
+                raise Refused(text("delegate.platform", reason=sentence(reason)))
         now = self._host.now()
         delegation = Delegation(
             id=uuid.uuid4().hex,
@@ -232,7 +232,7 @@ def _note(delegation: Delegation, open_: bool) -> str | None:
             return text("delegate.aborted").source
         case "error":
             reason = delegation.error if open_ else None
-            return text("delegate.error", reason=reason or text("delegate.error-untold").source).source
+            return text("delegate.error", reason=sentence(reason or text("delegate.error-untold"))).source
     return None
 
 

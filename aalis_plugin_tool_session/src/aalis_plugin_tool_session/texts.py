@@ -22,6 +22,7 @@ __all__ = [
     "answer",
     "as_text",
     "refusal",
+    "sentence",
     "text",
 ]
 
@@ -217,8 +218,8 @@ _TEXTS: Final = {
         "zh_CN": "那边的回合出错:{reason} 请稍后再试,或告知对方。",
     },
     "delegate.error-untold": {
-        "en": "no reason was given.",
-        "zh_CN": "没有给出原因。",
+        "en": "no reason was given",
+        "zh_CN": "没有给出原因",
     },
     "delegate.withheld": {
         "en": "The reply isn't shown here (setting: delegateReply). {reason}",
@@ -246,9 +247,15 @@ def as_text(reason: TextRef | str) -> str:
     return reason.source if isinstance(reason, TextRef) else reason
 
 
+def sentence(reason: TextRef | str) -> str:
+    """The same as a sentence, so that another can stand behind it."""
+    words = as_text(reason).strip()
+    return words if words.endswith((".", "!", "?", "。", "！", "？")) else f"{words}."
+
+
 def refusal(*reasons: TextRef | str, **more: Any) -> str:
     """The answer of a tool that refuses: `{"error": …}`, with `more` beside it."""
-    return answer({"error": " ".join(as_text(reason) for reason in reasons), **more})
+    return answer({"error": " ".join(map(sentence, reasons)), **more})
 
 
 def answer(content: dict[str, Any]) -> str:
