@@ -118,12 +118,13 @@ def query(db: Path, statement: str) -> list[tuple[Any, ...]]:
         return connection.execute(statement).fetchall()
 
 
-def put(db: Path, key: str, data: Any) -> None:
-    """Write a stored session as some accident left it."""
+def put(db: Path, key: str, data: Any, namespace: str = "sessions") -> None:
+    """Write a stored record as some accident left it."""
     with closing(sqlite3.connect(db)) as connection, connection:
         (revision,) = connection.execute("UPDATE state SET revision = revision + 1 RETURNING revision").fetchone()
         text = data if isinstance(data, str) else json.dumps(data)
-        connection.execute("INSERT INTO metadata VALUES ('sessions', ?, ?, ?, NULL)", (key, revision, text))
+        values = (namespace, key, revision, text)
+        connection.execute("INSERT INTO metadata VALUES (?, ?, ?, ?, NULL)", values)
 
 
 def record(key: str, **fields: Any) -> dict[str, Any]:

@@ -229,6 +229,20 @@ def test_looking_changes_nothing(run: Run, db: Path, command: tuple[str, ...]) -
     assert contents(db) == before
 
 
+@pytest.mark.rule("TURN-6")
+def test_looking_closes_no_turn(run: Run, db: Path) -> None:
+    """A turn that a crash cut off is closed by whoever runs next, never by somebody who only looks."""
+    lease = {"turnId": "cut-off", "sessionId": OTHER, "source": None, "host": "gone", "expiresAt": 1}
+    put(db, "cut-off", lease, namespace="turns")
+    before = contents(db)
+    for command in (("list",), ("show", OTHER), ("history", OTHER)):
+        assert run("sessions", *command, "--db", db).exit_code == 0
+    assert contents(db) == before
+    assert run("sessions", "create", "--db", db).exit_code == 0
+    (other,) = [session for session in listed(run, db) if session["id"] == OTHER]
+    assert other["lastTurn"]["outcome"] == "aborted"
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
