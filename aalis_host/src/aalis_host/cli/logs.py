@@ -32,7 +32,7 @@ def _in_one_line(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMap
         error = error[1]
     if error is True:
         error = sys.exc_info()[1]
-    if isinstance(error, BaseException):
+    if isinstance(error, BaseException) and not any(str(error) in str(value) for value in event.values() if str(error)):
         event["error"] = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     return event
 
