@@ -89,7 +89,9 @@ class PostgresBackend:
             return PostgresWrites(session, self._now)
         except BaseException as error:
             session.close()
-            raise self._explained(error) from error
+            if isinstance(error, psycopg.Error):
+                raise self._explained(error) from error
+            raise
 
     def open_readers(self) -> list[ReadStore]:
         sessions: list[PostgresSession] = []
@@ -104,7 +106,9 @@ class PostgresBackend:
         except BaseException as error:
             for session in sessions:
                 session.close()
-            raise self._explained(error) from error
+            if isinstance(error, psycopg.Error):
+                raise self._explained(error) from error
+            raise
         return [PostgresReads(session) for session in sessions]
 
     def listen(self, news: Callable[[], None]) -> Callable[[], None]:
@@ -146,9 +150,7 @@ class PostgresBackend:
             reached = upgrade(self._where, version, STEPS, db.execute)
             db.execute("UPDATE aalis.schema_version SET version = %s", (reached,))
 
-    def _explained(self, error: BaseException) -> BaseException:
-        if not isinstance(error, psycopg.Error):
-            return error
+    def _explained(self, error: psycopg.Error) -> StorageError:
         return StorageError(f"{self._where} can't be opened: {_one_line(error)}")
 
 

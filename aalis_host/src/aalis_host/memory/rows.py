@@ -28,12 +28,10 @@ CONTROL: Final = 0
 TEXT: Final = 1
 TOOL: Final = 2
 
-COLUMNS: Final = (
+_AS_THEY_ARE: Final = (
     "id",
     "session_id",
     "timestamp",
-    "shown",
-    "archived",
     "generation",
     "role",
     "content",
@@ -41,12 +39,19 @@ COLUMNS: Final = (
     "user_id",
     "user_name",
     "message_id",
-    "tool_calls",
     "tool_call_id",
     "name",
-    "metadata",
 )
+
+COLUMNS: Final = (*_AS_THEY_ARE, "shown", "archived", "tool_calls", "metadata")
 """The columns of a stored message, in the order of `encode_message` and `decode_message`."""
+
+# A stored message is restored field by field, without the class's converters and validators: what is stored went
+# through them when it was made, and they are half the time of a page.
+_PUT_AS_THEY_ARE: Final = tuple(getattr(Message, name).__set__ for name in _AS_THEY_ARE)
+_PUT_KIND, _PUT_ARCHIVED, _PUT_CALLS, _PUT_METADATA = (
+    getattr(Message, name).__set__ for name in ("kind", "archived", "tool_calls", "metadata")
+)
 
 
 def shown_as(message: Message) -> int:
@@ -76,8 +81,6 @@ def encode_message(number: int, session_id: str, message: Message, generation: i
         number,
         session_id,
         message.timestamp,
-        shown_as(message),
-        int(message.archived),
         generation,
         message.role,
         message.content,
@@ -85,58 +88,43 @@ def encode_message(number: int, session_id: str, message: Message, generation: i
         message.user_id,
         message.user_name,
         message.message_id,
-        encode_json(calls) if calls else None,
         message.tool_call_id,
         message.name,
+        shown_as(message),
+        int(message.archived),
+        encode_json(calls) if calls else None,
         None if message.metadata is None else encode_json(message.metadata),
     )
 
 
 def decode_message(row: Sequence[Any]) -> Message:
     """A message from the values of `COLUMNS`; an unreadable part is named in the log and left out."""
-    number, session_id, timestamp, shown, archived, generation, role, content, platform, user_id, user_name = row[:11]
-    message_id, calls, tool_call_id, name, metadata = row[11:]
     message = Message.__new__(Message)
-    # Restored as unpickling does it, without converters and validators: what is stored went through them when it
-    # was made, and they are half the time of a page.
-    message.__setstate__(  # type: ignore[attr-defined]  # attrs gives it to classes with slots
-        {
-            "id": number,
-            "session_id": session_id,
-            "timestamp": timestamp,
-            "kind": "message" if shown else "control",
-            "archived": bool(archived),
-            "generation": generation,
-            "role": role,
-            "content": content,
-            "platform": platform,
-            "user_id": user_id,
-            "user_name": user_name,
-            "message_id": message_id,
-            "tool_calls": () if calls is None else _decode_calls(session_id, number, calls),
-            "tool_call_id": tool_call_id,
-            "name": name,
-            "metadata": None if metadata is None else _decode_object(session_id, number, metadata),
-        }
-    )
+    for put, value in zip(_PUT_AS_THEY_ARE, row, strict=False):
+        put(message, value)
+    shown, archived, calls, metadata = row[len(_AS_THEY_ARE) :]
+    _PUT_KIND(message, "message" if shown else "control")
+    _PUT_ARCHIVED(message, bool(archived))
+    _PUT_CALLS(message, () if calls is None else _decode_calls(message, calls))
+    _PUT_METADATA(message, None if metadata is None else _decode_object(message, metadata))
     return message
 
 
-def _decode_calls(session_id: str, number: int, text: str) -> tuple[ToolCall, ...]:
+def _decode_calls(message: Message, text: str) -> tuple[ToolCall, ...]:
     try:
         return tuple(ToolCall(**call) for call in orjson.loads(text))
     except (ValueError, TypeError):
-        _log.warning("session %r: the tool calls of message %d can't be read", session_id, number)
+        _log.warning("session %r: the tool calls of message %d can't be read", message.session_id, message.id)
         return ()
 
 
-def _decode_object(session_id: str, number: int, text: str) -> Any:
+def _decode_object(message: Message, text: str) -> Any:
     try:
         data = orjson.loads(text)
     except ValueError:
         data = None
     if not isinstance(data, dict):
-        _log.warning("session %r: the metadata of message %d can't be read", session_id, number)
+        _log.warning("session %r: the metadata of message %d can't be read", message.session_id, message.id)
         return None
     return freeze_json(data)
 

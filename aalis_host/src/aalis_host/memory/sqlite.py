@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from aalis_api_session_manager.errors import ConfigError, StorageError
+from aalis_api_session_manager.errors import AalisError, ConfigError, StorageError
 from aalis_host.memory.readers import ReadStore
 from aalis_host.memory.sqlite_reads import SqliteReads
 from aalis_host.memory.sqlite_schema import APPLICATION_ID, STEPS
@@ -26,7 +26,7 @@ class SqliteBackend:
     poll_seconds = 0.05
 
     def __init__(self, path: Path, read_only: bool, now: Callable[[], int]) -> None:
-        self.path = path
+        self._path = path
         self.read_only = read_only
         self._now = now
 
@@ -42,12 +42,14 @@ class SqliteBackend:
                 self._prepare(db)
         except BaseException as error:
             db.close()
-            raise self._explained(error) from error
+            if isinstance(error, sqlite3.Error):
+                raise self._explained(error) from error
+            raise
         return SqliteWrites(db, self._now)
 
     def open_readers(self) -> list[ReadStore]:
-        if not self.path.exists():
-            raise ConfigError(f"there is no database {str(self.path)!r}")
+        if not self._path.exists():
+            raise ConfigError(f"there is no database {str(self._path)!r}")
         stores: list[ReadStore] = []
         try:
             for _ in range(READERS):
@@ -56,11 +58,13 @@ class SqliteBackend:
                 db.execute("PRAGMA query_only = ON")
                 db.execute(f"PRAGMA busy_timeout = {LOCK_SECONDS * 1000:.0f}")
                 self._check(db)
-                refuse_older(str(self.path), self._version(db), STEPS)
+                refuse_older(str(self._path), self._version(db), STEPS)
         except BaseException as error:
             for store in stores:
                 store.close()
-            raise self._explained(error) from error
+            if isinstance(error, sqlite3.Error):
+                raise self._explained(error) from error
+            raise
         return stores
 
     def listen(self, news: Callable[[], None]) -> None:
@@ -69,7 +73,7 @@ class SqliteBackend:
     def _connect(self, mode: str) -> sqlite3.Connection:
         try:
             return sqlite3.connect(
-                f"{self.path.absolute().as_uri()}?mode={mode}",
+                f"{self._path.absolute().as_uri()}?mode={mode}",
                 uri=True,
                 timeout=0,
                 isolation_level=None,
@@ -93,24 +97,22 @@ class SqliteBackend:
     def _prepare(self, db: sqlite3.Connection) -> None:
         begin_immediate(db)
         version = self._version(db)  # another process may have been faster
-        reached = upgrade(str(self.path), version, STEPS, db.execute)
+        reached = upgrade(str(self._path), version, STEPS, db.execute)
         db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         db.execute(f"PRAGMA user_version = {reached}")
         db.execute("COMMIT")
 
     def _check(self, db: sqlite3.Connection) -> None:
         if db.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
-            raise ConfigError(f"{str(self.path)!r} isn't a database of this program")
-        refuse_newer(str(self.path), self._version(db), STEPS)
+            raise ConfigError(f"{str(self._path)!r} isn't a database of this program")
+        refuse_newer(str(self._path), self._version(db), STEPS)
 
     def _version(self, db: sqlite3.Connection) -> int:
         return int(db.execute("PRAGMA user_version").fetchone()[0])
 
-    def _explained(self, error: BaseException) -> BaseException:
-        if not isinstance(error, sqlite3.Error):
-            return error
-        if not self.path.parent.is_dir():
-            return ConfigError(f"there is no folder {str(self.path.parent)!r} for the database")
-        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_NOTADB or self.path.is_dir():
-            return ConfigError(f"{str(self.path)!r} isn't a database")
-        return StorageError(f"the database {str(self.path)!r} can't be opened: {error}")
+    def _explained(self, error: sqlite3.Error) -> AalisError:
+        if not self._path.parent.is_dir():
+            return ConfigError(f"there is no folder {str(self._path.parent)!r} for the database")
+        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_NOTADB or self._path.is_dir():
+            return ConfigError(f"{str(self._path)!r} isn't a database")
+        return StorageError(f"the database {str(self._path)!r} can't be opened: {error}")

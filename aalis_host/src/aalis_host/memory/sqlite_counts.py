@@ -95,7 +95,7 @@ def count(db: sqlite3.Connection, session_id: str, low: Position, high: Position
         return int(db.execute(_COUNT_MESSAGES[variant], values).fetchone()[0])
 
     first = _block_from(db, session_id, low)
-    last = _block_of(db, session_id, high)
+    last = LAST if high == LAST else _block_of(db, session_id, high)
     if last is None or first > last:
         return single(low, high)
     total = single(low, first) + single(last, high)
