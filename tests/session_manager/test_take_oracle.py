@@ -55,6 +55,7 @@ ROOTS: Mapping[str, Root] = {
     "surface called telegram": Root("telegram", window=False),
     "project": Root("cli", window=False),
     "project of nobody": Root(None, window=False),
+    "another project of nobody": Root(None, window=False),
 }
 TREES: Mapping[str, str] = {
     **{name: name for name in ROOTS},
@@ -259,6 +260,11 @@ async def test_the_whole_space(cast: Stack) -> None:
     for (settings, current, target, who), (ok, reason) in answers.items():
         if not ok:
             named = NAMED.findall(reason)
+            scopes = [value.split(" or ") for name, value in named if name == "takeScope"]
+            others = {name: read(value) for name, value in named if name != "takeScope"}
+            for offered in scopes:
+                wide = {one: evolve(settings, takeScope=one, **others) for one in ("current", "platform", "all")}
+                assert offered == [one for one in wide if answers[wide[one], current, target, who][0]]
             for values in product(*(value.split(" or ") for _, value in named)):
                 changes = {name: read(value) for (name, _), value in zip(named, values, strict=True)}
                 assert answers[evolve(settings, **changes), current, target, who][0], (settings, current, target, who)
@@ -370,6 +376,29 @@ async def test_without_an_authority_nobody_is_an_owner(stack: Stack) -> None:
     assert stack.sessions.can_take("g", "p", here)
     assert not stack.sessions.can_take("g", "p", there)
     assert not stack.sessions.can_take("g", terminal.id, there)
+
+
+class Generous:
+    """An authority to which everybody is the owner."""
+
+    def is_owner(self, platform: str, user_id: str) -> bool:
+        return True
+
+
+@pytest.mark.rule("TAKE-8", "TAKE-5")
+async def test_a_principal_without_an_account_is_none(stack: Stack) -> None:
+    """Whatever the authority would say of an empty account."""
+    stack.host.add_platform(Adapter())
+    await stack.sessions.record_inbound(group_message("g"))
+    await stack.sessions.record_inbound(private_message("p", user_id="uli"))
+    own = await stack.sessions.create_session(creation=SessionCreation(created_from="onebot"))
+    stack.host.services.withdraw("aalis-host")
+    stack.host.services.provide(AUTHORITY, Generous(), "generous")
+    for target in (own.id, "p"):
+        assert stack.sessions.can_take("g", target, Identity(platform="onebot", user_id="x"))
+        nobody = stack.sessions.can_take("g", target)
+        assert not nobody
+        assert stack.sessions.can_take("g", target, Identity(platform="onebot", user_id="")) == nobody
 
 
 @pytest.mark.rule("TAKE-2", "TAKE-3")
