@@ -253,6 +253,22 @@ async def test_a_newer_schema_is_refused(path: Path) -> None:
     assert path.read_bytes() == before
 
 
+async def test_opening_waits_for_a_lock(path: Path) -> None:
+    """Another process that is making the file, or switching it to WAL, holds all of it for a moment."""
+    other = sqlite3.connect(path, isolation_level=None)
+    try:
+        other.execute("BEGIN EXCLUSIVE")
+        memory = open_memory(path, now=Clock())
+        opening = asyncio.create_task(memory.open())
+        await asyncio.sleep(0.1)
+        assert not opening.done()
+        other.execute("ROLLBACK")
+        await opening
+        await memory.close()
+    finally:
+        other.close()
+
+
 async def test_an_older_schema_isnt_read_half(path: Path) -> None:
     """Reading only doesn't upgrade, and says so."""
     async with open_memory(path, now=Clock()):

@@ -76,6 +76,7 @@ class Readers:
         self._loop = asyncio.get_running_loop()
         self._queue: SimpleQueue[_Asked | None] = SimpleQueue()
         self._closed = False
+        self._closing = threading.Lock()
         self._running = len(stores)
         self._ended = self._loop.create_future()
         for number, store in enumerate(stores):
@@ -112,7 +113,9 @@ class Readers:
                 failed.__cause__ = error
             self._report(_deliver, asked.future, result, failed)
         try:
-            store.close()
+            # Two SQLite connections that close at once each take the other for one that goes on, and the log stays.
+            with self._closing:
+                store.close()
         except Exception:
             _log.exception("a reader's connection could not be closed")
         self._report(self._end)

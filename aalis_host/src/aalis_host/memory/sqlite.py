@@ -40,6 +40,7 @@ class SqliteBackend:
             db.execute("PRAGMA synchronous = FULL")
             if empty or self._version(db) < len(STEPS):
                 self._prepare(db)
+            db.execute("PRAGMA busy_timeout = 0")  # from now on `begin_immediate` waits
         except BaseException as error:
             db.close()
             if isinstance(error, sqlite3.Error):
@@ -56,7 +57,6 @@ class SqliteBackend:
                 db = self._connect("rw")
                 stores.append(SqliteReads(db))
                 db.execute("PRAGMA query_only = ON")
-                db.execute(f"PRAGMA busy_timeout = {LOCK_SECONDS * 1000:.0f}")
                 self._check(db)
                 refuse_older(str(self._path), self._version(db), STEPS)
         except BaseException as error:
@@ -75,7 +75,7 @@ class SqliteBackend:
             return sqlite3.connect(
                 f"{self._path.absolute().as_uri()}?mode={mode}",
                 uri=True,
-                timeout=0,
+                timeout=LOCK_SECONDS,
                 isolation_level=None,
                 check_same_thread=False,
             )
