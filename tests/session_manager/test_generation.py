@@ -528,3 +528,62 @@ async def test_a_process_that_hasnt_heard_of_the_deletion_changes_nothing(
             assert deaf.sessions.generation_of("one") == 1
     async with running(db) as stack:
         assert stack.sessions.get_session("one") == made
+
+
+@rule("GEN-5", "CREATE-5", "TURN-1", "USAGE-1")
+async def test_a_session_that_a_process_makes_again_before_it_heard_of_the_deletion_lives(db: Path) -> None:
+    """Its turns, tokens and changes count like any other's, in both processes and after a restart."""
+
+    async def live(stack: Stack, number: int) -> None:
+        turn = await start_turn(stack, "one", f"turn {number}")
+        info = stack.sessions.get_session("one")
+        assert info is not None and info.status == "active"
+        await stack.host.emit("aalis_llm_usage", usage=LlmUsage(session_id="one", input_tokens=1))
+        await end_turn(stack, turn, outcome="replied")
+        await stack.sessions.update_session_title("one", f"{number}")
+        info = stack.sessions.get_session("one")
+        assert info is not None and info.tokens is not None and info.last_turn is not None
+        assert (info.status, info.last_turn.outcome, info.tokens.input) == ("completed", "replied", number)
+
+    with watched_memory() as memories:
+        async with running(db) as here, running(db) as deaf:
+            await here.sessions.ensure_session("one", SessionDraft(title="old"))
+            await settled(lambda: deaf.sessions.get_session("one") is not None)
+            memories[1].deaf = True
+            await asyncio.sleep(0.06)
+            await here.sessions.delete_session("one")
+            made = await deaf.sessions.ensure_session("one", SessionDraft(name="new"))
+            assert (made.name, made.title) == ("new", None)
+            memories[1].deaf = False
+            await settled(lambda: deaf.sessions.generation_of("one") == 1)
+            await settled(lambda: here.sessions.get_session("one") == made)
+            await live(deaf, 1)
+            await settled(lambda: here.sessions.get_session("one") == deaf.sessions.get_session("one"))
+            await live(here, 2)
+            await settled(lambda: rows(db, "turns") == {})
+    async with running(db) as stack:
+        await live(stack, 3)
+
+
+@rule("GEN-1", "TURN-1", "DELETE-5")
+async def test_a_session_that_is_made_again_after_two_processes_deleted_it_lives(db: Path) -> None:
+    """Both reckoned with the same number; the second one's commit got a higher, with the next session in it."""
+    with watched_memory() as memories:
+        async with running(db) as here, running(db) as deaf:
+            await here.sessions.ensure_session("one", SessionDraft(title="old"))
+            await settled(lambda: deaf.sessions.get_session("one") is not None)
+            memories[1].refuse = float("inf")
+            with pytest.raises(StorageError):
+                await deaf.sessions.delete_session("one")
+            with pytest.raises(StorageError):
+                await deaf.sessions.ensure_session("one", SessionDraft(name="new"))
+            memories[1].deaf = True
+            await here.sessions.delete_session("one")
+            memories[1].refuse, memories[1].deaf = 0, False
+            await settled(lambda: deaf.sessions.generation_of("one") == here.sessions.generation_of("one") == 2)
+            await settled(lambda: not rows(db, "deletions"))
+            turn = await start_turn(deaf, "one", "turn")
+            await end_turn(deaf, turn, outcome="replied")
+            info = deaf.sessions.get_session("one")
+            assert info is not None and (info.name, info.status) == ("new", "completed")
+            await settled(lambda: here.sessions.get_session("one") == info)

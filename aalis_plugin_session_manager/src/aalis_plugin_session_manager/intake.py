@@ -16,7 +16,7 @@ from aalis_plugin_session_manager.change import Edit
 from aalis_plugin_session_manager.collection import Collection
 from aalis_plugin_session_manager.deletion import Deletions
 from aalis_plugin_session_manager.places import Places
-from aalis_plugin_session_manager.records import SessionRecord
+from aalis_plugin_session_manager.records import SessionRecord, new_life
 from aalis_plugin_session_manager.store import RecordStore
 
 __all__ = ["Intake"]
@@ -117,7 +117,7 @@ class Intake:
             chat = chat_scope_of(message, self._declared(message.platform) or {})
             if message.own and not chat.multi_party and message.peer_id is None:
                 return
-            await self._store.apply(session_id, *self._filing(session_id, message, chat, claim, generation))
+            await self._store.apply(session_id, *self._filing(session_id, message, chat, claim))
         except Exception as error:
             log.warning("session %r: filing failed: %s", session_id, error)
 
@@ -141,10 +141,8 @@ class Intake:
             return None
         return _Claim(mine=True, instance=claimants[0].context_id)
 
-    def _filing(
-        self, session_id: str, message: IncomingMessage, chat: OriginChat, claim: _Claim, generation: int
-    ) -> list[Edit]:
-        now, platform = self._now(), message.platform
+    def _filing(self, session_id: str, message: IncomingMessage, chat: OriginChat, claim: _Claim) -> list[Edit]:
+        now, life, platform = self._now(), new_life(), message.platform
         window_key(platform, chat.type, chat.target_id)
         origin: dict[str, Any] = {
             "origin_platform": platform,
@@ -157,7 +155,7 @@ class Intake:
         def fold(record: SessionRecord | None) -> SessionRecord:
             if record is None:
                 info = SessionInfo(id=session_id, name=name, created_at=now, updated_at=now, **origin)
-                return SessionRecord(info, generation)
+                return SessionRecord(info, life)
             if not is_unfiled(record.info):
                 return record
             return record.with_info(

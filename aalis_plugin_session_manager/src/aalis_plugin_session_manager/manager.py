@@ -50,6 +50,7 @@ from aalis_plugin_session_manager.records import (
     encode_place,
     encode_session,
     merged,
+    new_life,
 )
 from aalis_plugin_session_manager.store import STOP_LIMIT, RecordStore
 from aalis_plugin_session_manager.table import SessionTable
@@ -172,7 +173,7 @@ class SessionManager:
     async def _tell_session(
         self, key: str, old: SessionRecord | None, new: SessionRecord | None, foreign: bool
     ) -> None:
-        if old is not None and (new is None or new.generation != old.generation):
+        if old is not None and (new is None or new.life != old.life):
             if foreign:
                 self.deletions.removed_elsewhere(key)
                 await self._host.emit("aalis_session_deleted", session_id=key)
@@ -289,13 +290,13 @@ class SessionManager:
             raise InvalidSession(session_id, "a workspace or a binding is given when a session is created, not ensured")
         _check_id(session_id)
         await self.deletions.gate(session_id)
-        now, generation = self._host.now(), self.generation_of(session_id)
+        now, life = self._host.now(), new_life()
         given = {k: v for k, v in asdict(patch, recurse=False).items() if v is not None}
         fresh = self._fresh(session_id, patch, None, created_from=creation.created_from)
 
         def fold(record: SessionRecord | None) -> SessionRecord:
             if record is None:
-                return SessionRecord(fresh, generation)
+                return SessionRecord(fresh, life)
             changes = dict(given)
             if "metadata" in changes:
                 changes["metadata"] = merged(record.info.metadata, changes["metadata"])
@@ -336,7 +337,7 @@ class SessionManager:
         now, seen = self._host.now(), self._sessions.get(session_id)
 
         def fold(record: SessionRecord | None) -> SessionRecord:
-            if record is None or seen is None or record.generation != seen.generation:
+            if record is None or seen is None or record.life != seen.life:
                 raise SessionNotFound(session_id)
             changed: SessionRecord = change(record)
             if changed is record:

@@ -4,6 +4,7 @@ A damaged record raises `Damaged`; a field of the wrong type is dropped and name
 and written back. Rule: STORE-4.
 """
 
+import secrets
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, get_args
 
@@ -37,6 +38,8 @@ __all__ = [
     "encode_lease",
     "encode_place",
     "encode_session",
+    "merged",
+    "new_life",
 ]
 
 _NOTHING: Mapping[str, Any] = {}
@@ -50,18 +53,18 @@ class Damaged(Exception):
 class SessionRecord:
     """A session as stored: without children, which are derived.
 
-    `generation` is the id's when the record was made, `completions` counts `complete_session`, `extra` holds
+    `life` tells it from an earlier session of the same id, `completions` counts `complete_session`, `extra` holds
     the fields that this version doesn't know.
     """
 
     info: SessionInfo
-    generation: int = 0
+    life: str = ""
     completions: int = 0
     extra: Mapping[str, Any] = field(default=_NOTHING, hash=False)
 
     def with_info(self, **changes: Any) -> "SessionRecord":
         """The record with some of the session's fields replaced."""
-        return SessionRecord(evolve(self.info, **changes), self.generation, self.completions, self.extra)
+        return SessionRecord(evolve(self.info, **changes), self.life, self.completions, self.extra)
 
 
 @frozen(kw_only=True)
@@ -79,11 +82,12 @@ class PlaceRecord:
 class TurnLease:
     """A running turn. `expires_at` in milliseconds; `host` names the running host. Rule: TURN-6.
 
-    `generation` is the session's when the turn began: it closes no later session of that id.
+    `life` is the session's when the turn began, None when there was none yet; `generation` that of its id.
     """
 
     turn_id: str
     session_id: str
+    life: str | None = None
     generation: int = 0
     source: str | None
     host: str
@@ -102,6 +106,11 @@ class DeletionIntent:
     parent_id: str | None
     host: str
     started_at: int
+
+
+def new_life() -> str:
+    """The `life` of a session whose id may have had another one before, known to this process or not."""
+    return secrets.token_hex(8)
 
 
 def _of_type(kind: type) -> Callable[[Any], Any]:
@@ -158,7 +167,7 @@ _SESSION: dict[str, tuple[str, type, Callable[[Any], Any] | None]] = {
 """Stored name -> attribute, JSON type, and what makes the value of it (None: it is the value)."""
 
 _PLAIN = (str, int)
-_ENVELOPE = {"generation", "completions"}
+_ENVELOPE = {"life", "completions"}
 _DERIVED = {"children", "kind"}
 _ROOT_ONLY = ("created_from", "origin_platform", "origin_chat", "origin_instance", "workspace", "work")
 
@@ -192,10 +201,10 @@ def decode_session(key: str, data: Any) -> tuple[SessionRecord, list[str]]:
     fields.setdefault("created_at", fields.get("updated_at", 0))
     fields.setdefault("updated_at", fields["created_at"])
     kind = session_kind(fields.get("parent_id"), fields.get("origin_platform"))
-    generation, completions = data.get("generation"), data.get("completions")
+    life, completions = data.get("life"), data.get("completions")
     record = SessionRecord(
         SessionInfo(kind=kind, **fields),
-        generation if type(generation) is int else 0,
+        life if type(life) is str else "",
         completions if type(completions) is int else 0,
         extra or _NOTHING,
     )
@@ -214,8 +223,8 @@ def encode_session(record: SessionRecord) -> dict[str, Any]:
         value = getattr(info, attribute)
         if value is not None:
             data[name] = value if type(value) in _PLAIN else _to_plain(value)
-    if record.generation:
-        data["generation"] = record.generation
+    if record.life:
+        data["life"] = record.life
     if record.completions:
         data["completions"] = record.completions
     return data

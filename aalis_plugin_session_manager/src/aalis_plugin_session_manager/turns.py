@@ -5,10 +5,11 @@ Rules: TURN-1 to TURN-6, USAGE-1.
 
 import logging
 from collections.abc import Callable
+from itertools import chain
 from typing import Any
 
 import regex
-from attrs import evolve, frozen
+from attrs import evolve
 
 from aalis_api_session_manager.message import LlmUsage, TurnEnd, TurnStart
 from aalis_api_session_manager.model import LastTurn, TokenCount, TurnOutcome
@@ -43,14 +44,6 @@ def cut_graphemes(text: str, limit: int) -> str:
     return text[:end]
 
 
-@frozen
-class _Life:
-    """A session from its making to its deletion: a turn that outlives it has no part in the next one of that id."""
-
-    session_id: str
-    generation: int
-
-
 class Turns:
     """The turns of this process by id, and the leases of all processes."""
 
@@ -69,28 +62,28 @@ class Turns:
         self._host_id = host_id
         self._now = now
         self._generation_of_turn = generation_of_turn
-        self._running: dict[str, _Life] = {}
-        self._turns_of: dict[_Life, set[str]] = {}
+        self._running: dict[str, TurnLease] = {}
+        self._turns_of: dict[str, set[str]] = {}
 
     # --- the hooks
 
     def started(self, turn: TurnStart) -> None:
         """The session is active; a lease says who runs it. Rules: TURN-1, TURN-6."""
-        life = _Life(turn.session_id, self._generation_of_turn(turn.session_id))
-        self._running[turn.turn_id] = life
-        self._turns_of.setdefault(life, set()).add(turn.turn_id)
-        now = self._now()
+        now, record = self._now(), self._sessions.get(turn.session_id)
         lease = TurnLease(
             turn_id=turn.turn_id,
             session_id=turn.session_id,
-            generation=life.generation,
+            life=None if record is None else record.life,
+            generation=self._generation_of_turn(turn.session_id),
             source=turn.message.source,
             host=self._host_id,
             expires_at=now + LEASE_MS,
         )
+        self._running[turn.turn_id] = lease
+        self._turns_of.setdefault(turn.session_id, set()).add(turn.turn_id)
 
         def activate(record: SessionRecord | None) -> SessionRecord | None:
-            if record is None or record.generation != life.generation:
+            if record is None or record.life != lease.life:
                 return record
             return record.with_info(status="active", updated_at=max(now, record.info.updated_at))
 
@@ -98,16 +91,16 @@ class Turns:
 
     def ended(self, turn: TurnEnd) -> None:
         """Outcome, reply time, and the status when it was the last. Rules: TURN-1 to TURN-5."""
-        life = self._running.pop(turn.turn_id, None)
-        if life is None:
+        lease = self._running.pop(turn.turn_id, None)
+        if lease is None:
             return
-        turns = self._turns_of[life]
+        turns = self._turns_of[lease.session_id]
         turns.remove(turn.turn_id)
         if not turns:
-            del self._turns_of[life]
+            del self._turns_of[lease.session_id]
         outcome = turn.outcome or "silent"
         error = _kept(turn.error) if outcome == "error" else None
-        self._close(turn.turn_id, life, outcome, error, turn.ended_at)
+        self._close(lease, outcome, error, turn.ended_at)
 
     def used(self, usage: LlmUsage) -> None:
         """Rule: USAGE-1."""
@@ -120,7 +113,7 @@ class Turns:
             return
 
         def add(record: SessionRecord | None) -> SessionRecord | None:
-            if record is None or record.generation != session.generation:
+            if record is None or record.life != session.life:
                 return record
             tokens = record.info.tokens or TokenCount()
             return record.with_info(
@@ -133,18 +126,18 @@ class Turns:
 
     def _close(
         self,
-        turn_id: str,
-        life: _Life,
+        lease: TurnLease,
         outcome: TurnOutcome,
         error: str | TextRef | None,
         ended_at: int,
         lease_fold: Callable[[Any], Any] = lambda lease: None,
     ) -> None:
-        last = self._count(life, leaving=turn_id) == 0
+        life = self._life_of(lease)
+        last = self._count(lease.session_id, life, leaving=lease.turn_id) == 0
         last_turn = LastTurn(outcome=outcome, ended_at=ended_at, error=error)
 
         def close(record: SessionRecord | None) -> SessionRecord | None:
-            if record is None or record.generation != life.generation:
+            if record is None or record.life != life:
                 return record
             changes: dict[str, Any] = {"last_turn": last_turn, "updated_at": max(ended_at, record.info.updated_at)}
             if outcome == "replied":
@@ -153,34 +146,41 @@ class Turns:
                 changes["status"] = _closed_status(outcome)
             return record.with_info(**changes)
 
-        self._change(life.session_id, close, Edit(self._leases, turn_id, lease_fold))
+        self._change(lease.session_id, close, Edit(self._leases, lease.turn_id, lease_fold))
 
     def _change(self, session_id: str, fold: Callable[[Any], Any], lease: Edit) -> None:
         """Change session and lease together; where the session's record is damaged and kept as it is, the lease."""
         edits = [] if session_id in self._sessions.damaged else [Edit(self._sessions, session_id, fold)]
         self._store.change(session_id, *edits, lease)
 
-    def _count(self, life: _Life, leaving: str | None = None) -> int:
+    def _life_of(self, lease: TurnLease) -> str | None:
+        """Which session a turn is of: one that outlives its session has no part in the next one of that id."""
+        record = self._sessions.get(lease.session_id)
+        if lease.life is not None or record is None:
+            return lease.life
+        return record.life if self._generation_of_turn(lease.session_id) == lease.generation else None
+
+    def _count(self, session_id: str, life: str | None, leaving: str | None = None) -> int:
         """How many turns of the session run, in any process; `leaving` isn't counted."""
-        here = self._turns_of.get(life, set())
-        elsewhere = {
-            lease.turn_id
+        here = (self._running[turn_id] for turn_id in self._turns_of.get(session_id, ()))
+        elsewhere = (
+            lease
             for lease in self._leases.values()
-            if _life_of(lease) == life and lease.turn_id not in self._running
-        }
-        return len((here | elsewhere) - {leaving})
+            if lease.session_id == session_id and lease.turn_id not in self._running
+        )
+        return sum(lease.turn_id != leaving and self._life_of(lease) == life for lease in chain(here, elsewhere))
 
     def lease_ended_elsewhere(self, lease: TurnLease) -> None:
         """Another process removed a lease. Two that end at once may each have seen the other's turn still
         running, and neither closed the session: then it is closed here."""
-        record = self._sessions.get(lease.session_id)
-        if record is None or record.info.status != "active" or record.generation != lease.generation:
+        record, life = self._sessions.get(lease.session_id), self._life_of(lease)
+        if record is None or record.info.status != "active" or record.life != life:
             return
-        if self._count(_life_of(lease)):
+        if self._count(lease.session_id, life):
             return
 
         def close(record: SessionRecord | None) -> SessionRecord | None:
-            if record is None or record.info.status != "active" or record.info.last_turn is None:
+            if record is None or record.life != life or record.info.status != "active" or record.info.last_turn is None:
                 return record
             return record.with_info(status=_closed_status(record.info.last_turn.outcome))
 
@@ -210,16 +210,12 @@ class Turns:
                     raise LookupError("the turn was renewed or closed meanwhile")
                 return None
 
-            self._close(lease.turn_id, _life_of(lease), "aborted", INTERRUPTED, now, still_expired)
+            self._close(lease, "aborted", INTERRUPTED, now, still_expired)
 
     @property
     def lease_count(self) -> int:
         """How many turns run, in all processes."""
         return sum(1 for _ in self._leases.values())
-
-
-def _life_of(lease: TurnLease) -> _Life:
-    return _Life(lease.session_id, lease.generation)
 
 
 def _closed_status(outcome: TurnOutcome) -> str:
