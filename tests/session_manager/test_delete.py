@@ -11,8 +11,8 @@ from aalis_api_session_manager.message import TurnEnd
 from aalis_api_session_manager.model import SessionDraft, SessionUpdates
 from aalis_api_session_manager.service import AUTHORITY, MEMORY
 from aalis_host.app import CONTEXT_ID
-from aalis_plugin_session_manager import deletion
-from tests.session_manager.kit import Adapter, Model, Recorder, Stack, group_message, running
+from aalis_plugin_session_manager import deletion, manager
+from tests.session_manager.kit import Adapter, Clock, Model, Recorder, Stack, group_message, running
 from tests.session_manager.memories import copy_database, rows, watched_memory
 from tests.session_manager.trees import TREE, Keeper, history, settled, tree, write
 
@@ -733,3 +733,53 @@ async def test_two_processes_delete_the_same_id_one_after_the_other_without_hear
             assert other.sessions.generation_of("shared") == 2
             await settled(lambda: one.sessions.generation_of("shared") == 2)
             await settled(lambda: one.sessions.get_session("shared") is None)
+
+
+@rule("DELETE-1")
+async def test_a_child_that_another_process_makes_meanwhile_goes_too(db: Path) -> None:
+    """Neither process knows of the other's change when it makes its own: nothing is left without a parent."""
+    with watched_memory() as memories:
+        async with running(db) as here, running(db) as deaf:
+            await here.sessions.ensure_session("root")
+            await settled(lambda: deaf.sessions.get_session("root") is not None)
+            memories[1].deaf = True
+            await asyncio.sleep(0.06)
+            child = await here.sessions.create_child_session("root")
+            grandchild = await here.sessions.create_child_session(child.id)
+            await write(here, child.id)
+            await write(here, grandchild.id)
+            await deaf.sessions.delete_session("root")
+            memories[1].deaf = False
+            await settled(lambda: rows(db, "sessions") == {} and rows(db, "deletions") == {})
+            await settled(lambda: here.sessions.list_sessions() == deaf.sessions.list_sessions() == [])
+            assert [await history(here, one) for one in (child.id, grandchild.id)] == [[], []]
+
+
+@rule("DELETE-4", "DELETE-5")
+async def test_what_a_dead_process_left_is_finished_by_one_that_lives(
+    db: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It held new arrivals since it heard of the deletion; when that is as old as no living process leaves it, it
+    clears and lets them in."""
+    monkeypatch.setattr(manager, "RENEW_MS", 20)
+    clock, keeper = Clock(), Keeper()
+    with watched_memory() as memories:
+        async with running(db, keeper, clock=clock) as lives:
+            async with running(db) as dies:
+                await dies.sessions.ensure_session("one")
+                await write(dies, "one", "old")
+                await settled(lambda: lives.sessions.get_session("one") is not None)
+                memories[1].refuse_clearing = float("inf")
+                with pytest.raises(StorageError):
+                    await dies.sessions.delete_session("one")
+            await settled(lambda: lives.sessions.get_session("one") is None)
+            arrival = asyncio.create_task(lives.sessions.ensure_session("one"))
+            await asyncio.sleep(0.1)
+            assert not arrival.done()
+            assert rows(db, "deletions") and await history(lives, "one") == ["old"]
+            clock.ms += 40_000
+            await arrival
+            await settled(lambda: not rows(db, "deletions"))
+            assert await history(lives, "one") == []
+            assert keeper.steps[-1] == ("cleared", "one")
+            assert [name for name in lives.recorder.names("one") if name == "deleted"] == ["deleted"]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from attrs import evolve
 
 from aalis_api_session_manager.errors import InvalidSession, SessionNotFound, StorageError
 from aalis_api_session_manager.memory import Outcome
@@ -447,6 +448,51 @@ async def test_both_processes_changes_of_one_record_are_kept(db: Path) -> None:
             assert (info.title, info.metadata) == ("T", {"a": 9, "b": 2, "c": 3})
             assert mine.sessions.get_session("one") == info
             await settled(lambda: theirs.sessions.get_session("one") == info)
+
+
+@rule("WS-1")
+async def test_two_processes_register_one_directory(db: Path) -> None:
+    """Neither has heard of the other: still one record, and the second is told that it existed."""
+    with watched_memory() as memories:
+        async with running(db) as here, running(db) as deaf:
+            memories[1].deaf = True
+            await asyncio.sleep(0.06)
+            first = await here.sessions.add_workspace("/srv/code")
+            second = await deaf.sessions.add_workspace("/srv/code")
+            assert (first.existed, second.existed) == (False, True)
+            assert first.workspace == second.workspace
+            memories[1].deaf = False
+            await settled(lambda: here.sessions.list_workspaces() == deaf.sessions.list_workspaces())
+            assert [workspace.root for workspace in here.sessions.list_workspaces()] == [None, "/srv/code"]
+
+
+@rule("STORE-1")
+async def test_a_process_that_was_cut_off_for_long_reads_everything_again(
+    db: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was removed meanwhile is remembered by nobody any more: it is gone here too, with its event."""
+    with watched_memory() as memories:
+        async with running(db) as here, running(db) as cut_off:
+            await here.sessions.ensure_session("goes")
+            await here.sessions.ensure_session("changes")
+            await settled(lambda: len(cut_off.sessions.list_sessions()) == 2)
+            memories[1].deaf = True
+            await asyncio.sleep(0.06)
+            changes = memories[1].inner.changes
+
+            async def pruned(after_revision: int) -> Any:
+                return evolve(await changes(after_revision), rows=(), generations={}, complete=False)
+
+            monkeypatch.setattr(memories[1].inner, "changes", pruned)
+            await here.sessions.delete_session("goes")
+            await here.sessions.update_session_title("changes", "T")
+            await here.sessions.ensure_session("comes")
+            memories[1].deaf = False
+            await settled(lambda: cut_off.sessions.list_sessions() == here.sessions.list_sessions())
+            await settled(lambda: cut_off.recorder.names("comes") == ["created"])
+            assert cut_off.recorder.names("goes") == ["created", "deleted"]
+            assert cut_off.recorder.names("changes") == ["created", "updated"]
+            assert cut_off.sessions.generation_of("goes") == 1
 
 
 @rule("STORE-3")

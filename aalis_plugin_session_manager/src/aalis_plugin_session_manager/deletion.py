@@ -326,17 +326,18 @@ class Deletions:
     def resume(self) -> None:
         """Finish the deletions that an earlier run stored. Rule: DELETE-4."""
         for intent in list(self._intents.values()):
-            self._take_over(intent)
+            self._take_over(Deletion(intent, job=None))
 
     def resume_abandoned(self) -> None:
-        """The same for those of a process that is gone."""
+        """The same for those of a process that is gone; what it removed was told here when this process saw it."""
         oldest = self._now() - ABANDONED_MS
         for intent in list(self._intents.values()):
             if intent.started_at < oldest:
-                self._take_over(intent)
+                deletion = Deletion(intent, job=None)
+                deletion.told.update(deletion.ids)
+                self._take_over(deletion)
 
-    def _take_over(self, intent: DeletionIntent) -> None:
-        deletion = Deletion(intent, job=None)
+    def _take_over(self, deletion: Deletion) -> None:
         if deletion.key in self._working:
             return
         self.ended_elsewhere(deletion.key)
@@ -344,9 +345,16 @@ class Deletions:
         self._begin(deletion)
 
     def removed_elsewhere(self, session_id: str) -> None:
-        """Another process deleted it: its turns here stop; what they still write is refused (GEN-5)."""
-        if session_id not in self._table and self._agent.present:
+        """Another process deleted it: its turns here stop; what they still write is refused (GEN-5).
+
+        A child that it had not heard of goes too.
+        """
+        if session_id in self._table:
+            return
+        if self._agent.present:
             self._agent.use().abort(session_id)
+        for child in self._table.children(session_id):
+            self._start(child.id)
 
     def began_elsewhere(self, intent: DeletionIntent) -> None:
         """Another process deletes: hold new arrivals and the agent here too until it has ended."""

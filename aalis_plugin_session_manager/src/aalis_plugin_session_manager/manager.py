@@ -44,10 +44,12 @@ from aalis_plugin_session_manager.records import (
     decode_intent,
     decode_lease,
     decode_place,
+    decode_root,
     decode_session,
     encode_intent,
     encode_lease,
     encode_place,
+    encode_root,
     encode_session,
     merged,
     new_life,
@@ -81,16 +83,17 @@ class SessionManager:
         self.get_session = table.get
         self._sessions: Collection[SessionRecord] = Collection("sessions", decode_session, encode_session, self._shown)
         self._place_records: Collection[PlaceRecord] = Collection("places", decode_place, encode_place)
+        self._roots: Collection[str] = Collection("workspace-roots", decode_root, encode_root)
         self._leases: Collection[TurnLease] = Collection("turns", decode_lease, encode_lease)
         self._intents: Collection[DeletionIntent] = Collection("deletions", decode_intent, encode_intent)
         self._store = RecordStore(
             host.select(MEMORY),
-            (self._sessions, self._place_records, self._leases, self._intents),
+            (self._sessions, self._place_records, self._roots, self._leases, self._intents),
             self._tell,
             lambda generations: self.deletions.adopt(generations),
             config.listener_timeout_sec,
         )
-        self._places = Places(self._place_records, table.get, self._is_owner, host.now)
+        self._places = Places(self._place_records, self._roots, table.get, self._is_owner, host.now)
         self.deletions = Deletions(
             self._store,
             table,
@@ -437,8 +440,7 @@ class SessionManager:
         return self._places.workspaces()
 
     async def remove_workspace(self, workspace_id: str) -> None:
-        removal = self._places.removal_edit(workspace_id)
-        now = self._host.now()
+        now, edits = self._host.now(), self._places.removal_edits(workspace_id)
 
         def leave(record: SessionRecord | None) -> SessionRecord | None:
             if record is None or record.info.workspace != workspace_id:
@@ -451,12 +453,11 @@ class SessionManager:
                 return record
             return record.with_info(current_dir=None, updated_at=max(now, record.info.updated_at))
 
-        edits = [removal]
         for root in [info for info in self._table.all() if info.workspace == workspace_id]:
             edits.append(Edit(self._sessions, root.id, leave))
             below = (one for level in self._table.levels(root.id)[1:] for one in level)
             edits += [Edit(self._sessions, one, leave_directory) for one in below]
-        await self._store.apply(removal.key, *edits)
+        await self._store.apply(edits[0].key, *edits)
 
 
 def _check_id(session_id: str) -> None:

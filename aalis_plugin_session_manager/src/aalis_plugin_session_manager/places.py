@@ -40,17 +40,28 @@ def checked_path(session_id: str | None, path: str) -> str:
     return path
 
 
+class _Registered(Exception):
+    """The directory has a workspace already."""
+
+    def __init__(self, workspace_id: str) -> None:
+        super().__init__(workspace_id)
+        self.workspace_id = workspace_id
+
+
 class Places:
-    """The place records, and which place a session has."""
+    """The place records, and which place a session has. `roots` holds a workspace's id by its directory, so that
+    two processes that register one at the same time meet there."""
 
     def __init__(
         self,
         records: Collection[PlaceRecord],
+        roots: Collection[str],
         lookup: SessionLookup,
         is_owner: IsOwner,
         now: Callable[[], int],
     ) -> None:
         self._records = records
+        self._roots = roots
         self._lookup = lookup
         self._is_owner = is_owner
         self._now = now
@@ -185,21 +196,36 @@ class Places:
             if record.root == root:
                 await store.stored(self._records, record.info.key)
                 return WorkspaceAdded(workspace=_workspace(record), existed=True)
-        key = _PREFIX + secrets.token_hex(8)
+        workspace_id = secrets.token_hex(8)
+        key = _PREFIX + workspace_id
         now = max([self._now()] + [record.created_at + 1 for record in registered[-1:]])
         name = PurePath(root).name or root
         fresh = PlaceRecord(
             info=PlaceInfo(kind="workspace", key=key, name=name), root=root, created_at=now, updated_at=now
         )
-        await store.apply(key, Edit(self._records, key, lambda record: fresh if record is None else record))
+
+        def claim(owner: str | None) -> str:
+            if owner is not None and owner != workspace_id and _PREFIX + owner not in self._records.damaged:
+                raise _Registered(owner)
+            return workspace_id
+
+        made = Edit(self._records, key, lambda record: fresh if record is None else record)
+        try:
+            await store.apply(key, made, Edit(self._roots, root, claim))
+        except _Registered as registered:
+            workspace = WorkspaceInfo(id=registered.workspace_id, name=name, root=root)
+            return WorkspaceAdded(workspace=workspace, existed=True)
         return WorkspaceAdded(workspace=_workspace(fresh), existed=False)
 
-    def removal_edit(self, workspace_id: str) -> Edit:
-        """Removes the record. Raises InvalidSession for the default, WorkspaceNotFound. Rule: WS-3."""
+    def removal_edits(self, workspace_id: str) -> list[Edit]:
+        """Removes the record, named first. Raises InvalidSession for the default, WorkspaceNotFound. Rule: WS-3."""
         if workspace_id == DEFAULT_WORKSPACE:
             raise InvalidSession(None, "the default workspace can't be removed")
-        self.workspace(workspace_id)
-        return Edit(self._records, _PREFIX + workspace_id, lambda record: None)
+        root = self.workspace(workspace_id).root
+        removed = Edit(self._records, _PREFIX + workspace_id, lambda record: None)
+        if root is None:
+            return [removed]
+        return [removed, Edit(self._roots, root, lambda owner: None if owner == workspace_id else owner)]
 
 
 def _workspace(record: PlaceRecord) -> WorkspaceInfo:

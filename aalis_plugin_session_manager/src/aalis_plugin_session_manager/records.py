@@ -33,10 +33,12 @@ __all__ = [
     "decode_intent",
     "decode_lease",
     "decode_place",
+    "decode_root",
     "decode_session",
     "encode_intent",
     "encode_lease",
     "encode_place",
+    "encode_root",
     "encode_session",
     "merged",
     "new_life",
@@ -274,6 +276,19 @@ def encode_place(record: PlaceRecord) -> dict[str, Any]:
     root = {} if record.root is None else {"root": record.root}
     times = {"createdAt": record.created_at, "updatedAt": record.updated_at}
     return {**record.extra, **to_json(record.info), **root, **times}
+
+
+def decode_root(key: str, data: Any) -> tuple[str, list[str]]:
+    """The id of the workspace that a directory has. Raises Damaged."""
+    workspace_id = data.get("workspace") if type(data) is dict else None
+    if type(workspace_id) is not str:
+        raise Damaged("it names no workspace")
+    return workspace_id, []
+
+
+def encode_root(workspace_id: str) -> dict[str, Any]:
+    """Plain JSON for the store."""
+    return {"workspace": workspace_id}
 
 
 def decode_lease(key: str, data: Any) -> tuple[TurnLease, list[str]]:
