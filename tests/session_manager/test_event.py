@@ -1,11 +1,13 @@
 """Lifecycle events: what they carry, in which order they come, and listeners that fail, change things or hang."""
 
 import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from attrs import define, evolve
+from structlog.testing import capture_logs
 
 from aalis_api_session_manager.errors import InvalidSession
 from aalis_api_session_manager.hookspecs import hookimpl
@@ -18,6 +20,13 @@ from tests.session_manager.probes import end_turn, start_turn
 from tests.session_manager.trees import history, place, settled, write
 
 rule = pytest.mark.rule
+
+
+@pytest.fixture(autouse=True)
+def unformatted() -> Iterator[None]:
+    """A traceback takes longer to draw than everything else here."""
+    with capture_logs():
+        yield
 
 
 def named(name: str) -> Recorder:

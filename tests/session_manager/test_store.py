@@ -539,6 +539,24 @@ async def test_stopping_says_what_could_not_be_stored(db: Path, monkeypatch: pyt
 
 
 @rule("STORE-3")
+async def test_stopping_lets_those_go_who_wait_for_a_store_that_hangs(
+    db: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "STOP_LIMIT", 0.2)
+    with watched_memory() as memories:
+        async with running(db) as stack:
+            memories[0].pass_commits.clear()
+            waits = asyncio.create_task(stack.sessions.ensure_session("lost"))
+            await memories[0].waiting.wait()
+            with pytest.raises(StorageError, match="lost"):
+                await stack.plugin.aalis_deactivate()
+            with pytest.raises(StorageError) as raised:
+                async with asyncio.timeout(5):
+                    await waits
+            assert raised.value.session_id == "lost"
+
+
+@rule("STORE-3")
 async def test_stopping_waits_for_what_is_under_way(db: Path) -> None:
     """Whoever still waits for a change gets an answer, and everything that waits is stored."""
     with watched_memory() as memories:
