@@ -9,7 +9,6 @@ import argparse
 import asyncio
 import json
 import logging
-import operator
 import sqlite3
 import statistics
 import sys
@@ -29,6 +28,7 @@ from aalis_api_session_manager.model import SessionCreation, SessionDraft
 from aalis_api_session_manager.service import SESSION_MANAGER
 from aalis_host.app import AalisHost, wall_clock
 from aalis_host.config import Settings
+from aalis_host.gateway import Gateway
 from aalis_host.memory.sqlite import SqliteBackend
 from aalis_host.memory.writer import Save
 from aalis_host.models.base import ModelReply
@@ -52,9 +52,8 @@ class Prompt:
         pass
 
 
-def host_on(db: Path, tools: ToolSessionPlugin | None = None) -> AalisHost:
-    plugins = (SessionManagerPlugin(), tools or ToolSessionPlugin())
-    return AalisHost(Settings(db=str(db)), plugins=plugins, model=Prompt())
+def host_on(db: Path) -> AalisHost:
+    return AalisHost(Settings(db=str(db)), plugins=(SessionManagerPlugin(), ToolSessionPlugin()), model=Prompt())
 
 
 def fill(db: Path, messages: Iterable[tuple[str, int]]) -> None:
@@ -88,24 +87,15 @@ async def answered(host: AalisHost, tool: str, **arguments: Any) -> dict[str, An
     return answer
 
 
-async def spans_by_turns(times: int, pause: float, **works: Callable[[int], Any]) -> dict[str, list[float]]:
-    """Times of each work in microseconds, done by turns, so that what else the machine does meets all alike.
-
-    `pause`: seconds ahead of each, for what the last one left to be done.
-    """
+async def by_turns(times: int, **works: Callable[[int], Any]) -> dict[str, float]:
+    """Median time of each work in microseconds, done by turns, so that what else the machine does meets all alike."""
     spans: dict[str, list[float]] = {name: [] for name in works}
     for i in range(times * RUNS):
         for name, work in works.items():
-            await asyncio.sleep(pause)
             begin = time.perf_counter()
             await work(i)
             spans[name].append((time.perf_counter() - begin) * 1e6)
-    return spans
-
-
-async def by_turns(times: int, **works: Callable[[int], Any]) -> dict[str, float]:
-    """The medians of that."""
-    return {name: statistics.median(spans) for name, spans in (await spans_by_turns(times, 0, **works)).items()}
+    return {name: statistics.median(measured) for name, measured in spans.items()}
 
 
 @asynccontextmanager
@@ -206,33 +196,33 @@ async def listing(folder: Path, figures: Figures, shapes: Sequence[tuple[int, in
 
 
 async def delegating(folder: Path, figures: Figures, times: int) -> None:
-    plugin = ToolSessionPlugin()
-    async with host_on(folder / "delegate.db", plugin) as host:
+    """Each call beside the gateway's time for its own message: what the caller waits for beyond the turn."""
+    async with host_on(folder / "delegate.db") as host:
         await host.select(SESSION_MANAGER).use().ensure_session("there")
-        call = called(host, DELEGATE, target_session_id="there", task="do it")
+        delegate = called(host, DELEGATE, target_session_id="there", task="do it")
+        ingress = Gateway.ingress
+        begun = ended = 0.0
 
-        async def delegate(i: int) -> None:
-            """Until the gateway has let go of the message too: the answer comes a little earlier."""
-            await call(i)
-            assert plugin._parts is not None
-            await asyncio.gather(*plugin._parts.delegate.tasks)
+        async def watched(gateway: Gateway, message: IncomingMessage) -> None:
+            nonlocal begun, ended
+            begun = time.perf_counter()
+            await ingress(gateway, message)
+            ended = time.perf_counter()
 
-        def through_the_gateway(i: int) -> Any:
-            message = IncomingMessage(
-                session_id="there",
-                platform="cli",
-                content="do it",
-                source=f"bench:{i}",
-                trigger_type="proactive",
-                proactive_depth=1,
-            )
-            return host.gateway.ingress(message)
-
-        spans = await spans_by_turns(times, 0.005, tool=delegate, gateway=through_the_gateway)
-        overhead = statistics.median(map(operator.sub, spans["tool"], spans["gateway"]))
+        Gateway.ingress = watched  # type: ignore[method-assign]
+        rows: list[tuple[float, float, float]] = []
+        for i in range(times * RUNS):
+            begin = time.perf_counter()
+            await delegate(i)
+            answered_at = time.perf_counter()
+            while ended < begun:
+                await asyncio.sleep(0)
+            rows.append((answered_at - begin - (ended - begun), begun - begin, ended - begun))
+        Gateway.ingress = ingress  # type: ignore[method-assign]
+        overhead, before, gateway = (statistics.median(column) * 1e6 for column in zip(*rows, strict=True))
         figures.add("delegate, one after another, minus the gateway's time", "µs", overhead, "≤ 300 µs")
-        spent = {name: statistics.median(measured) for name, measured in spans.items()}
-        figures.add("  the whole call, beside the gateway alone", "µs", spent["tool"], "", spent["gateway"])
+        figures.add("  until the gateway has the message", "µs", before, "")
+        figures.add("  the gateway's time", "µs", gateway, "")
 
 
 async def many_at_once(folder: Path, figures: Figures, counts: Sequence[int]) -> None:

@@ -6,7 +6,7 @@ import json
 from hashlib import blake2b
 from typing import Literal
 
-from attrs import astuple, field, frozen
+from attrs import field, frozen
 
 from aalis_api_session_manager.memory import Position
 from aalis_plugin_tool_session.texts import Refused, text
@@ -31,7 +31,9 @@ class Cursor:
 
     def token(self, session_id: str) -> str:
         """The text form, bound to the session."""
-        body = json.dumps([_VERSION, *astuple(self)], separators=(",", ":")).encode()
+        place = (self.position.timestamp, self.position.id)
+        window = (self.since_ts, self.until_ts, self.include_archived, self.include_tools)
+        body = json.dumps((_VERSION, self.side, place, *window), separators=(",", ":")).encode()
         return base64.urlsafe_b64encode(_sealed(body + _digest(session_id.encode()))).decode().rstrip("=")
 
 

@@ -1,8 +1,8 @@
 """What was delegated to a session in the last 60 seconds, and the reminder made of it. Rule: DELEG-6."""
 
 import itertools
-import json
 from collections import deque
+from json.encoder import encode_basestring
 from typing import Final
 
 from aalis_plugin_tool_session.dispatches import Delegation
@@ -41,7 +41,8 @@ class RecentDispatches:
         lines = [REMINDER_HEAD.format(count=len(earlier))]
         for one in itertools.islice(reversed(earlier), _SHOWN):
             outcome = one.outcome or one.state.replace("_", " ")
-            source = json.dumps(one.source, ensure_ascii=False)
+            # As a JSON string: whatever an id holds, it stays within its line.
+            source = encode_basestring(one.source)
             lines.append(REMINDER_LINE.format(seconds=(now - one.at) // 1000, source=source, outcome=outcome))
         if len(earlier) > _SHOWN:
             lines.append(REMINDER_MORE.format(count=len(earlier) - _SHOWN))

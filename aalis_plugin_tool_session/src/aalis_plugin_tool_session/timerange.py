@@ -17,7 +17,7 @@ __all__ = ["local_iso", "read_range"]
 
 Bound = Literal["since", "until"]
 _EPOCH = datetime(1970, 1, 1)
-_SECOND = timedelta(seconds=1)
+_DAY = 24 * 60 * 60
 _SHOWN = 60
 
 
@@ -52,8 +52,9 @@ def local_iso(timestamp: int) -> str:
         local = datetime.fromtimestamp(seconds)
     except (OverflowError, ValueError, OSError):
         return str(timestamp)
+    wall = local - _EPOCH
     fraction = f".{milliseconds:03}" if milliseconds else ""
-    return local.isoformat() + fraction + _offset((local - _EPOCH) // _SECOND - seconds)
+    return local.isoformat() + fraction + _offset(wall.days * _DAY + wall.seconds - seconds)
 
 
 @functools.cache
