@@ -142,7 +142,7 @@ class Services:
         self.provided[key.name] = instance
         return lambda: self.provided.pop(key.name, None)
 
-    async def emit(self, hook: str, **kwargs: Any) -> list[Any]:
+    async def emit(self, hook: str, *, limit: float | None = None, **kwargs: Any) -> list[Any]:
         """Nobody listens."""
         return []
 

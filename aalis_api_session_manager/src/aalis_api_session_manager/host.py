@@ -84,8 +84,11 @@ class Host(Protocol):
         """Provide a service; the answer takes it back."""
         ...
 
-    async def emit(self, hook: str, **kwargs: Any) -> list[Any]:
-        """Call a hook: each implementation awaited, one after the other, isolated; the results but None."""
+    async def emit(self, hook: str, *, limit: float | None = None, **kwargs: Any) -> list[Any]:
+        """Call a hook: each implementation awaited, one after the other, isolated; the results but None.
+
+        `limit`: seconds that each may take; one that takes longer is left behind, as if it had raised.
+        """
         ...
 
     def now(self) -> int:

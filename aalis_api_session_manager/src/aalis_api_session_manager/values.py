@@ -85,15 +85,20 @@ def freeze_object(value: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     return frozen
 
 
-def freeze_decoded(value: Any) -> Any:
-    """`freeze_json` for what a JSON decoder made: its values are good already, only its containers are replaced."""
-    kind = type(value)
+def freeze_decoded(value: Any, depth: int = MAX_DEPTH) -> Any:
+    """`freeze_json` for what a JSON decoder made: its values are good already, only its containers are replaced.
+
+    Raises ValueError for a value that is nested deeper than `depth`.
+    """
+    if depth < 0:
+        raise ValueError("it is nested too deep")
+    kind, below = type(value), depth - 1
     if kind is dict:
         return MappingProxyType(
-            {key: freeze_decoded(item) if type(item) in _CONTAINERS else item for key, item in value.items()}
+            {key: freeze_decoded(item, below) if type(item) in _CONTAINERS else item for key, item in value.items()}
         )
     if kind is list:
-        return tuple([freeze_decoded(item) if type(item) in _CONTAINERS else item for item in value])
+        return tuple([freeze_decoded(item, below) if type(item) in _CONTAINERS else item for item in value])
     return value
 
 

@@ -236,8 +236,11 @@ class Agent:
             reply = await self._model().complete(messages, self._tools.describe())
         except (ModelError, ConfigError) as error:
             raise _Failed(model_failed(str(error))) from error
-        usage = LlmUsage(session_id=turn.session_id, input_tokens=reply.input_tokens, output_tokens=reply.output_tokens)
-        await self._hooks.call("aalis_llm_usage", usage=usage)
+        if is_current(self._services, turn.session_id, turn.generation):
+            usage = LlmUsage(
+                session_id=turn.session_id, input_tokens=reply.input_tokens, output_tokens=reply.output_tokens
+            )
+            await self._hooks.call("aalis_llm_usage", usage=usage)
         return reply
 
     async def _call(self, turn: _Turn, question: Message, call: ToolCall) -> ModelMessage:

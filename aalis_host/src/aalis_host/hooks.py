@@ -20,10 +20,6 @@ __all__ = ["HookError", "Hooks", "cancelled_from_outside"]
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
-EVENT_SECONDS = 10.0
-"""How long one plugin may take over one session event; then the others are told (rule EVENT-1)."""
-
-
 class HookError(Exception):
     """A plugin's hooks can't be registered; the text says which and why."""
 
@@ -74,14 +70,15 @@ class Hooks:
         if self._manager.has_plugin(name):
             self._manager.unregister(name=name)
 
-    async def call(self, hook: str, /, **kwargs: Any) -> list[Any]:
+    async def call(self, hook: str, /, *, limit: float | None = None, **kwargs: Any) -> list[Any]:
         """Call every implementation; the results that aren't None, in call order.
 
-        A raising `aalis_memory_clear` is a failed `ClearRow` of its plugin.
+        A raising `aalis_memory_clear` is a failed `ClearRow` of its plugin. `limit`: seconds that each
+        implementation may take; then it is cancelled and left behind, as if it had raised.
         """
         results = []
         for impl in reversed(self._caller(hook).get_hookimpls()):
-            result = await _isolated(hook, impl, kwargs)
+            result = await _isolated(hook, impl, kwargs, limit)
             if result is not None:
                 results.append(result)
         return results
@@ -112,11 +109,25 @@ async def _call(impl: pluggy.HookImpl, kwargs: dict[str, Any]) -> Any:
     return await result if inspect.isawaitable(result) else result
 
 
-async def _isolated(hook: str, impl: pluggy.HookImpl, kwargs: dict[str, Any]) -> Any:
-    limit = EVENT_SECONDS if hook.startswith("aalis_session_") else None
+async def _call_within(impl: pluggy.HookImpl, kwargs: dict[str, Any], limit: float) -> Any:
+    """In a task of its own: one that clings to its wait, whatever cancels it, keeps nobody either."""
+    result = impl.function(*(kwargs[name] for name in impl.argnames))
+    if not inspect.isawaitable(result):
+        return result
+    task = asyncio.ensure_future(result)
     try:
-        async with asyncio.timeout(limit):
-            return await _call(impl, kwargs)
+        done, _ = await asyncio.wait([task], timeout=limit)
+    finally:
+        if not task.done():
+            task.cancel()
+    if not done:
+        raise TimeoutError(f"it took longer than {limit:g} s")
+    return task.result()
+
+
+async def _isolated(hook: str, impl: pluggy.HookImpl, kwargs: dict[str, Any], limit: float | None = None) -> Any:
+    try:
+        return await (_call(impl, kwargs) if limit is None else _call_within(impl, kwargs, limit))
     except (Exception, asyncio.CancelledError) as error:
         if isinstance(error, asyncio.CancelledError) and cancelled_from_outside():
             raise

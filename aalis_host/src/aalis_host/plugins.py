@@ -124,9 +124,9 @@ class PluginHost:
         """Provide a service in this plugin's name; the answer takes it back."""
         return self._parts.services.provide(key, instance, self._name)
 
-    async def emit(self, hook: str, **kwargs: Any) -> list[Any]:
+    async def emit(self, hook: str, *, limit: float | None = None, **kwargs: Any) -> list[Any]:
         """Call a hook of every plugin, isolated."""
-        return await self._parts.hooks.call(hook, **kwargs)
+        return await self._parts.hooks.call(hook, limit=limit, **kwargs)
 
     def now(self) -> int:
         """Milliseconds since the epoch."""

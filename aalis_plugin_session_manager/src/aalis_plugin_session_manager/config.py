@@ -37,7 +37,7 @@ class SessionManagerConfig:
     take_cross_account: bool = _setting("Also from sessions of another bot account of the same platform.", False)
     take_other_groups: bool = _setting("Also from groups.", False)
     take_other_privates: bool = _setting("Also from private chats of other people.", False)
-    listener_timeout_sec: int = _setting("How long a change waits for a plugin that listens, in seconds.", 30)
+    listener_timeout_sec: int = _setting("How long each plugin may take over an event, in seconds.", 30)
     profiles: Mapping[str, Profile] = field(
         factory=dict, metadata={"help": "The take settings by platform, and under `types` by window type."}
     )

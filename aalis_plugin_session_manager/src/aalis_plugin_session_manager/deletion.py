@@ -113,7 +113,6 @@ class Deletions:
         parent_changed: Callable[[str], Awaitable[None]],
         host_id: str,
         now: Callable[[], int],
-        listener_timeout: float,
     ) -> None:
         self._store = store
         self._table = table
@@ -124,7 +123,6 @@ class Deletions:
         self._parent_changed = parent_changed
         self._host_id = host_id
         self._now = now
-        self._listener_timeout = listener_timeout
         self._stored: dict[str, int] = {}
         self._begun: dict[str, int] = {}
         self._gates: dict[str, Deletion] = {}
@@ -283,12 +281,8 @@ class Deletions:
         request = ClearRequest(
             scope="session", session_id=session_id, below_generation=max(self._stored.get(session_id, 0), 1)
         )
-        try:
-            async with asyncio.timeout(self._listener_timeout):
-                rows: list[ClearRow] = await self._emit("aalis_memory_clear", request=request)
-                await self._emit("aalis_memory_cleared", request=request, rows=rows)
-        except TimeoutError:
-            raise StorageError(f"clearing {session_id!r} took longer than {self._listener_timeout} s") from None
+        rows: list[ClearRow] = await self._emit("aalis_memory_clear", request=request)
+        await self._emit("aalis_memory_cleared", request=request, rows=rows)
         failed = [f"{row.source}: {row.message}" for row in rows if not row.success]
         if failed:
             raise StorageError(f"{session_id!r} isn't cleared yet: {'; '.join(failed)}")

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from attrs import asdict, evolve
@@ -79,6 +80,7 @@ class SessionManager:
 
     def __init__(self, host: Host, config: SessionManagerConfig) -> None:
         self._host = host
+        self._emit = partial(host.emit, limit=config.listener_timeout_sec)
         self._table = table = SessionTable()
         self.get_session = table.get
         self._sessions: Collection[SessionRecord] = Collection("sessions", decode_session, encode_session, self._shown)
@@ -91,7 +93,6 @@ class SessionManager:
             (self._sessions, self._place_records, self._roots, self._leases, self._intents),
             self._tell,
             lambda generations: self.deletions.adopt(generations),
-            config.listener_timeout_sec,
         )
         self._places = Places(self._place_records, self._roots, table.get, self._is_owner, host.now)
         self.deletions = Deletions(
@@ -100,11 +101,10 @@ class SessionManager:
             self._sessions,
             self._intents,
             host.select(AGENT),
-            host.emit,
+            self._emit,
             self._parent_changed,
             host.instance_id,
             host.now,
-            config.listener_timeout_sec,
         )
         self.turns = Turns(
             self._store, self._sessions, self._leases, host.instance_id, host.now, self.deletions.generation_of_turn
@@ -179,7 +179,7 @@ class SessionManager:
         if old is not None and (new is None or new.life != old.life):
             if foreign:
                 self.deletions.removed_elsewhere(key)
-                await self._host.emit("aalis_session_deleted", session_id=key)
+                await self._emit("aalis_session_deleted", session_id=key)
                 await self._tell_parent(old.info.parent_id)
             else:
                 await self.deletions.removed(key)
@@ -189,18 +189,18 @@ class SessionManager:
         shown = self._table.get(key)
         info = new.info if shown is None or not shown.children else evolve(new.info, children=shown.children)
         if old is None:
-            await self._host.emit("aalis_session_created", session=info)
+            await self._emit("aalis_session_created", session=info)
             await self._tell_parent(info.parent_id)
         else:
-            await self._host.emit("aalis_session_updated", session=info)
+            await self._emit("aalis_session_updated", session=info)
         if new.completions > (0 if old is None else old.completions):
-            await self._host.emit("aalis_session_completed", session=info)
+            await self._emit("aalis_session_completed", session=info)
 
     async def _tell_parent(self, parent_id: str | None) -> None:
         """Rule: DELETE-3."""
         parent = None if parent_id is None else self._table.get(parent_id)
         if parent is not None:
-            await self._host.emit("aalis_session_updated", session=parent)
+            await self._emit("aalis_session_updated", session=parent)
 
     async def _parent_changed(self, parent_id: str) -> None:
         await self._store.in_turn(f"sessions {parent_id!r}", lambda: self._tell_parent(parent_id))

@@ -137,10 +137,18 @@ def _record(cls: type) -> Callable[[Any], Any]:
     return lambda value: from_json(value, cls)
 
 
+def _shallow(value: Any) -> Any:
+    """Frozen. Raises Damaged for what is nested so deep that it couldn't be written back."""
+    try:
+        return freeze_decoded(value)
+    except ValueError as error:
+        raise Damaged(str(error)) from error
+
+
 def _object(value: Any) -> Any:
     if type(value) is not dict:
         raise TypeError
-    return freeze_decoded(value)
+    return _shallow(value)
 
 
 _text, _integer = _of_type(str), _of_type(int)
@@ -155,7 +163,7 @@ _SESSION: dict[str, tuple[str, type, Callable[[Any], Any] | None]] = {
     "createdFrom": ("created_from", str, None),
     "inputContext": ("input_context", str, None),
     "result": ("result", str, None),
-    "metadata": ("metadata", dict, freeze_decoded),
+    "metadata": ("metadata", dict, _shallow),
     "originPlatform": ("origin_platform", str, None),
     "originChat": ("origin_chat", dict, _record(OriginChat)),
     "workspace": ("workspace", str, None),
@@ -190,11 +198,14 @@ def decode_session(key: str, data: Any) -> tuple[SessionRecord, list[str]]:
             if type(value) is json_type:
                 try:
                     fields[attribute] = value if make is None else make(value)
+                except Damaged:
+                    raise
                 except Exception:
                     dropped.append(name)
             elif value is not None:
                 dropped.append(name)
         elif name not in _DERIVED and name not in _ENVELOPE:
+            _shallow(value)
             extra[name] = value
     if "parent_id" in fields:
         for name in _ROOT_ONLY:

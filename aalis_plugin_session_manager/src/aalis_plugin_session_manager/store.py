@@ -64,13 +64,12 @@ class RecordStore:
         collections: Sequence[Collection[Any]],
         tell: Callable[[Event], Awaitable[None]],
         adopt: Callable[[Mapping[str, int]], None],
-        listener_timeout: float,
     ) -> None:
         self.read_only = False
         self._memory = memory
         self._collections = {collection.namespace: collection for collection in collections}
         self._adopt = adopt
-        self._dispatcher = Dispatcher(tell, listener_timeout)
+        self._dispatcher = Dispatcher(tell)
         self._lock = asyncio.Lock()
         self._follower = Follower(memory, self._collections, self._lock, self._take_foreign)
         self._queue: deque[Job] = deque()

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 from attrs import define
@@ -23,11 +23,10 @@ class _Telling:
 
 
 class Dispatcher:
-    """One at a time; who takes longer than `limit` seconds is left behind and named."""
+    """One at a time. `tell` must end: a host leaves a listener behind that takes too long."""
 
-    def __init__(self, tell: Callable[[Event], Awaitable[None]], limit: float) -> None:
+    def __init__(self, tell: Callable[[Event], Awaitable[None]]) -> None:
         self._tell = tell
-        self._limit = limit
         self._waiting: asyncio.Queue[tuple[Sequence[_Telling], Sequence[Job]]] = asyncio.Queue()
 
     def committed(self, events: Sequence[Event], jobs: Sequence[Job]) -> None:
@@ -57,27 +56,11 @@ class Dispatcher:
         in_listener.set(True)
         while True:
             tellings, jobs = await self._waiting.get()
-            await self._tell_all(iter(tellings))
+            for telling in tellings:
+                await _tell_one(telling)
             for job in jobs:
                 job.was_told()
             self._waiting.task_done()
-
-    async def _tell_all(self, tellings: Iterator[_Telling]) -> None:
-        clock = asyncio.get_running_loop().time
-        telling: _Telling | None = next(tellings, None)
-        while telling is not None:
-            try:
-                async with asyncio.timeout(self._limit) as patience:
-                    armed = clock()
-                    while telling is not None:
-                        if clock() - armed > self._limit / 10:
-                            armed = clock()
-                            patience.reschedule(armed + self._limit)
-                        await _tell_one(telling)
-                        telling = next(tellings, None)
-            except TimeoutError:
-                log.error("%s: a listener took too long, going on without it", telling and telling.what)
-                telling = next(tellings, None)
 
 
 async def _tell_one(telling: _Telling) -> None:
