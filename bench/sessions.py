@@ -18,13 +18,14 @@ import tempfile
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from aalis_api_session_manager.message import IncomingMessage, LlmUsage, Message
 from aalis_api_session_manager.model import SessionDraft, SessionUpdates
 from aalis_api_session_manager.service import SESSION_MANAGER, SessionManagerService
-from aalis_host.app import AalisHost
+from aalis_host.app import AalisHost, wall_clock
 from aalis_host.config import Settings
 from aalis_plugin_session_manager.plugin import SessionManagerPlugin
 
@@ -192,20 +193,21 @@ def limit_of_loading(folder: Path, count: int) -> float:
 # --- ours
 
 
-def host_on(db: Path, model: Any = None) -> AalisHost:
-    return AalisHost(Settings(db=str(db)), plugins=(SessionManagerPlugin(),), model=model)
+def host_on(db: Path, model: Any = None, now: Callable[[], int] = wall_clock) -> AalisHost:
+    return AalisHost(Settings(db=str(db)), plugins=(SessionManagerPlugin(),), model=model, now=now)
 
 
-async def filled(db: Path, count: int) -> None:
-    """A database with this many sessions."""
+async def filled(db: Path, size: int) -> None:
+    """A database with this many sessions, each a millisecond younger than the one before."""
     if db.exists():
         return
-    async with host_on(db) as host:
+    times = count(1_700_000_000_000)
+    async with host_on(db, now=lambda: next(times)) as host:
         sessions = host.select(SESSION_MANAGER).use()
-        for start in range(0, count, 1000):
+        for start in range(0, size, 1000):
             drafts = [
                 SessionDraft(name=one["name"], metadata=one["metadata"])
-                for one in map(record, range(start, min(start + 1000, count)))
+                for one in map(record, range(start, min(start + 1000, size)))
             ]
             await asyncio.gather(
                 *(sessions.ensure_session(f"session-{start + i:08x}", draft) for i, draft in enumerate(drafts))
