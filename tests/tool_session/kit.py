@@ -53,6 +53,20 @@ class Chats:
         self.sent.append(message)
 
 
+class Limited(Chats):
+    """Admits as often as it is told to."""
+
+    def __init__(self, *reasons: str | None) -> None:
+        super().__init__()
+        self.reasons = list(reasons)
+        self.asked: list[str] = []
+
+    async def check_and_record_proactive_send(self, session_id: str) -> str | None:
+        """The next reason, None to admit."""
+        self.asked.append(session_id)
+        return self.reasons.pop(0)
+
+
 Answer = Callable[[str], Awaitable[str | ModelReply]]
 
 
@@ -75,6 +89,19 @@ class Script:
 
     async def close(self) -> None:
         """It holds nothing."""
+
+
+class Held:
+    """An answer of the model that comes when it is released."""
+
+    def __init__(self, reply: str = "done") -> None:
+        self.reply, self.started, self.released = reply, asyncio.Event(), asyncio.Event()
+
+    async def __call__(self, _: str) -> str:
+        """Wait, and answer."""
+        self.started.set()
+        await self.released.wait()
+        return self.reply
 
 
 @define
@@ -170,6 +197,13 @@ class Selected:
         return self.provided[self.name]
 
 
+async def until(condition: Any) -> None:
+    """Let the loop run until it is so."""
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
 def message(session_id: str, content: str, timestamp: int, **fields: Any) -> Message:
     """A stored message of somebody on the platform."""
     return Message(
@@ -233,6 +267,7 @@ async def stack(
     chats: Chats | None = None,
     db: str | None = None,
     model_settings: ModelSettings | None = None,
+    read_only: bool = False,
 ) -> AsyncIterator[Stack]:
     """The host with both plugins (and `others`); `settings` are this plugin's, `manager` the session manager's.
 
@@ -249,6 +284,7 @@ async def stack(
         plugins=[*([SessionManagerPlugin()] if with_manager else []), plugin, *others],
         model=model if model_settings is None else None,
         now=now,
+        read_only=read_only,
     )
     async with host:
         failed = [report for report in host.plugin_report if report.error is not None]

@@ -1,31 +1,40 @@
-"""`delegate_to_session`: admission, dispatch, waiting, late pick-up. Rules: DELEG-1 to DELEG-11.
+"""`delegate_to_session`: admission, waiting, late pick-up. Rules: DELEG-1 to DELEG-11.
 
-A delegation is `not_admitted`, `running` or `answered`. The dispatch runs in a task of its own, so that a caller
-that is cancelled loses only its waiting.
+A delegation is `not_admitted`, `running` or `answered`; `sending.py` runs it in this host, `remote.py` in another.
 """
 
 import asyncio
-import contextvars
 import logging
 import uuid
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
-from aalis_api_session_manager.host import Host, PlatformAdapter
-from aalis_api_session_manager.message import IncomingMessage, ToolCallContext, TurnEnd
+from aalis_api_session_manager.errors import AalisError
+from aalis_api_session_manager.host import Host
+from aalis_api_session_manager.message import ClearRequest, ToolCallContext, TurnEnd
 from aalis_api_session_manager.service import GATEWAY, MEMORY, PLATFORM, SESSION_MANAGER
-from aalis_plugin_tool_session.access import Access, platform_of
+from aalis_plugin_tool_session.access import Access
 from aalis_plugin_tool_session.arguments import read_positive, read_switch, read_text
+from aalis_plugin_tool_session.background import Background
 from aalis_plugin_tool_session.config import MAX_TIMEOUT_SEC, ToolSessionConfig
 from aalis_plugin_tool_session.depth import DepthLock
-from aalis_plugin_tool_session.dispatches import Delegation, Dispatches, Ring, Waits
-from aalis_plugin_tool_session.recent import RecentDispatches
+from aalis_plugin_tool_session.dispatches import Delegation
+from aalis_plugin_tool_session.following import Following
+from aalis_plugin_tool_session.kept import Kept
+from aalis_plugin_tool_session.presence import Presence
+from aalis_plugin_tool_session.remote import Remote
+from aalis_plugin_tool_session.rings import Ring, Wait, Waits
+from aalis_plugin_tool_session.sending import Sending
+from aalis_plugin_tool_session.shared import Shared
 from aalis_plugin_tool_session.texts import REPLY_NOTICE, Refused, answer, as_text, refusal, sentence, text
 
 __all__ = ["DelegateTool"]
 
 log = logging.getLogger(__name__)
+
+STOP_SECONDS: Final = 6.0
+"""How long stopping waits for answers to be stored."""
 
 
 class DelegateTool:
@@ -35,11 +44,15 @@ class DelegateTool:
         self._host = host
         self._access = access
         self._config = config
+        self.background = Background()
         self.lock = DepthLock()
-        self.dispatches = Dispatches()
-        self.waits = Waits()
-        self.recent = RecentDispatches()
-        self.tasks: set[asyncio.Task[None]] = set()
+        self._shared = shared = Shared(host)
+        self._kept = Kept(shared)
+        self.waits = Waits(shared, self.background)
+        self.sending = Sending(host, access, self._kept, self.background)
+        self.presence = Presence(shared, self._platforms, self.waits.hide)
+        self.remote = Remote(shared, self.presence, self._kept, self.sending, self.background)
+        self.following = Following(shared, self.presence, self.waits, self._kept, self.sending, self.remote.consider)
 
     async def __call__(self, args: Mapping[str, Any], call: ToolCallContext) -> str:
         """Delegate, or ask for an earlier delegation. The answer as JSON text; a refusal is `{"error": …}`."""
@@ -57,13 +70,28 @@ class DelegateTool:
     def turn_ended(self, turn: TurnEnd) -> None:
         """A turn of any session ended; perhaps it is a delegation's."""
         self.lock.end(turn)
-        self.dispatches.turn_ended(turn, self._host.now())
+        self.sending.turn_ended(turn)
+
+    async def clear(self, request: ClearRequest) -> int:
+        """Remove the answers that wait to be picked up; answers how many. Rule: CLEAR-1.
+
+        Raises StorageError.
+        """
+        return await self._kept.clear(request.session_id, request.below_generation) if self._shared.available else 0
+
+    def start(self) -> None:
+        """Be there for other hosts on the same database, if there is one."""
+        self.following.start()
 
     async def stop(self) -> None:
-        """Stop what is on its way; each target's turn ends as `aborted`."""
-        for task in self.tasks:
-            task.cancel()
-        await asyncio.gather(*self.tasks, return_exceptions=True)
+        """Stop what is on its way, each target's turn ends as `aborted`; store what wasn't picked up, and leave."""
+        await self.remote.stop_offering()
+        await self.sending.stop()
+        await self.background.settled(STOP_SECONDS)
+        await self.following.stop()
+
+    def _platforms(self) -> tuple[str, ...]:
+        return tuple(provided.instance.platform for provided in self._host.all(PLATFORM))
 
     def _seconds(self, args: Mapping[str, Any]) -> float:
         """How long to wait; 0: not at all."""
@@ -87,31 +115,72 @@ class DelegateTool:
             raise Refused(text("delegate.no-gateway"))
         if not await self._is_known(target):
             raise Refused(text("delegate.unknown", target=repr(target)))
-        adapter = await self._adapter_of(target)
+        delegation = Delegation(
+            id=uuid.uuid4().hex,
+            source=call.session_id,
+            target=target,
+            at=self._host.now(),
+            generation=self.sending.generation_of(target),
+            source_generation=self.sending.generation_of(call.session_id),
+            host=self._host.instance_id,
+        )
         if not seconds:
-            return await self._answer(await self._dispatch(target, task, call, adapter), call, seconds)
+            return await self._run(delegation, task, call, seconds)
         try:
-            with self.waits.between(call.session_id, target):
-                delegation = await self._dispatch(target, task, call, adapter)
-                await _wait(delegation, seconds)
+            async with self.waits.between(call.session_id, target, delegation.id, seconds) as wait:
+                return await self._run(delegation, task, call, seconds, wait)
         except Ring:
             raise Refused(text("delegate.ring")) from None
-        return await self._answer(delegation, call, seconds)
+
+    async def _run(
+        self, delegation: Delegation, task: str, call: ToolCallContext, seconds: float, wait: Wait | None = None
+    ) -> str:
+        """Here, where an adapter claims the target or nobody does; else in the host whose adapter does."""
+        adapter = await self.sending.adapter_of(delegation.target)
+        if adapter is None and (hosts := await self.following.hosts_with_platforms()):
+            with self.following.watching(delegation):
+                if await self.remote.offer(delegation, task, hosts):
+                    return await self._wait(delegation, call, seconds, wait, sent=True)
+        await self.sending.dispatch(delegation, task, adapter, call.platform)
+        return await self._wait(delegation, call, seconds, wait, sent=True)
 
     async def _ask_again(self, delegation_id: str, args: Mapping[str, Any], call: ToolCallContext) -> str:
         if args.get("target_session_id") is not None or args.get("task") is not None:
             raise Refused(text("delegate.id-alone"))
         seconds = self._seconds(args)
-        delegation = self.dispatches.find(delegation_id, call.session_id, self._host.now())
-        if delegation is None:
+        delegation = await self._find(delegation_id, call.session_id)
+        if not seconds or delegation.ended:
+            return await self._wait(delegation, call, 0, None)
+        try:
+            async with self.waits.between(delegation.source, delegation.target, delegation.id, seconds) as wait:
+                if delegation.host == self._host.instance_id:
+                    return await self._wait(delegation, call, seconds, wait)
+                with self.following.watching(delegation):
+                    with suppress(AalisError):
+                        await self.following.refresh(delegation)
+                    return await self._wait(delegation, call, seconds, wait)
+        except Ring:
+            return _would_close_ring(delegation)
+
+    async def _find(self, delegation_id: str, source: str) -> Delegation:
+        """An open delegation, for the session that sent it alone, from whichever host. Raises Refused."""
+        now = self._host.now()
+        found = self.sending.dispatches.find(delegation_id, now)
+        try:
+            if found is None and self._shared.available:
+                found = await self._kept.find(delegation_id)
+                if found is not None and not found.ended and not await self.presence.lives(found.host):
+                    await self.following.refresh(found)  # its host may have stored the answer before it left
+                    if not found.ended:
+                        found.interrupted(now)
+        except AalisError:
+            log.exception("delegation %s couldn't be looked for", delegation_id)
+            raise Refused(text("memory-failed")) from None
+        if found is None or found.picked_up or found.source != source:
             raise Refused(text("delegate.unknown-id"))
-        if seconds and delegation.state == "running":
-            try:
-                with self.waits.between(call.session_id, delegation.target):
-                    await _wait(delegation, seconds)
-            except Ring:
-                return refusal(text("delegate.ring-pick-up"), delegation_id=delegation.id, status=delegation.state)
-        return await self._answer(delegation, call, seconds)
+        if found.source_generation != self.sending.generation_of(source):
+            raise Refused(text("delegate.unknown-id"))
+        return found
 
     async def _is_known(self, target: str) -> bool:
         sessions, memory = self._host.select(SESSION_MANAGER), self._host.select(MEMORY)
@@ -125,83 +194,46 @@ class DelegateTool:
             log.exception("the history of session %s couldn't be read", target)
             raise Refused(text("memory-failed")) from None
 
-    def _generation_of(self, session_id: str) -> int:
-        sessions = self._host.select(SESSION_MANAGER)
-        return sessions.use().generation_of(session_id) if sessions.present else 0
+    async def _wait(
+        self, delegation: Delegation, call: ToolCallContext, seconds: float, wait: Wait | None, *, sent: bool = False
+    ) -> str:
+        """Wait, and answer; if the answer isn't handed over then, it is kept for a later call.
 
-    async def _adapter_of(self, target: str) -> PlatformAdapter | None:
-        """The first adapter that claims the session, as for any delivery."""
-        for provided in self._host.all(PLATFORM):
-            try:
-                if await provided.instance.claims(target):
-                    return provided.instance
-            except Exception:
-                log.exception("%s couldn't say whether session %s is its own", provided.context_id, target)
-        return None
-
-    async def _dispatch(
-        self, target: str, task: str, call: ToolCallContext, adapter: PlatformAdapter | None
-    ) -> Delegation:
-        """Ask the platform, last and once, and send. Rules: DELEG-2, DELEG-5, DELEG-6."""
-        check = getattr(adapter, "check_and_record_proactive_send", None)
-        if check is not None:
-            try:
-                reason = await check(target)
-            except Exception:
-                log.exception("the platform couldn't say whether it admits a delegation to session %s", target)
-                raise Refused(text("delegate.platform-failed")) from None
-            if reason is not None:
-                raise Refused(text("delegate.platform", reason=sentence(reason)))
-        now = self._host.now()
-        delegation = Delegation(
-            id=uuid.uuid4().hex,
-            source=call.session_id,
-            target=target,
-            at=now,
-            generation=self._generation_of(target),
-        )
-        message = IncomingMessage(
-            session_id=target,
-            platform=platform_of(self._access.root_of(target))
-            or (adapter.platform if adapter is not None else call.platform)
-            or "internal",
-            content=self.recent.reminder(target, now) + task,
-            source=delegation.message_source,
-            trigger_type="proactive",
-            proactive_depth=1,
-        )
-        self.recent.add(delegation)
-        self.dispatches.add(delegation)
-        log.info("delegation %s: %s -> %s", delegation.id, delegation.source, target)
-        self._start(self._send(delegation, message))
-        return delegation
-
-    def _start(self, sending: Coroutine[Any, Any, None]) -> None:
-        # An empty context: what the calling turn carries in its own isn't the target's.
-        task = asyncio.create_task(sending, context=contextvars.Context())
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
-
-    async def _send(self, delegation: Delegation, message: IncomingMessage) -> None:
+        `wait` None: don't wait. One that was only just `sent` is running then, however soon it ended.
+        """
+        delegation.waiters += 1
         try:
-            await self._host.select(GATEWAY).use().ingress(message)
-        except Exception:
-            log.exception("delegation %s to session %s couldn't be sent", delegation.id, delegation.target)
+            if wait is not None:
+                await _wait(delegation, seconds, wait)
+            if delegation.ended and not (sent and wait is None):
+                return await self._answer(delegation, call)
+            await self.sending.keep(delegation)
+            return self._running(delegation, seconds, wait)
         finally:
-            self.dispatches.ingress_ended(delegation, self._host.now())
+            delegation.waiters -= 1
+            self.sending.keep_unless_awaited(delegation)
 
-    async def _answer(self, delegation: Delegation, call: ToolCallContext, waited: float) -> str:
-        """Where the delegation stands; with the answer, it is picked up."""
-        head = {"delegation_id": delegation.id, "target_session_id": delegation.target, "status": delegation.state}
-        if delegation.state == "running":
-            if not waited:
-                return answer({**head, "note": text("delegate.dispatched").source})
-            return answer({**head, "waited_seconds": waited, "note": text("delegate.running").source})
+    def _running(self, delegation: Delegation, waited: float, wait: Wait | None) -> str:
+        """It runs, and may be asked for again."""
+        if delegation.picked_up:
+            return refusal(text("delegate.unknown-id"))
+        if wait is not None and wait.closed_ring:
+            return _would_close_ring(delegation)
+        head = {**_head(delegation), "status": "running"}
+        if wait is None:
+            return answer({**head, "note": text("delegate.dispatched").source})
+        return answer({**head, "waited_seconds": waited, "note": text("delegate.running").source})
+
+    async def _answer(self, delegation: Delegation, call: ToolCallContext) -> str:
+        """What came of it; with that, it is picked up."""
+        head = {**_head(delegation), "status": delegation.state}
         withheld = await self._withheld(delegation, call)
-        self.dispatches.picked_up(delegation)
-        deleted = self._generation_of(delegation.target) != delegation.generation
+        if not await self.sending.pick_up(delegation):
+            return refusal(text("delegate.unknown-id"))
+        deleted = self.sending.generation_of(delegation.target) != delegation.generation
         if delegation.state == "not_admitted":
-            return refusal(text("delegate.deleted" if deleted else "delegate.not-taken-up"), **head)
+            reason = text("delegate.deleted" if deleted else "delegate.not-taken-up")
+            return refusal(delegation.error or reason, **head)
         shown: dict[str, Any] = {**head, "outcome": delegation.outcome}
         if deleted:
             shown["note"] = text("delegate.deleted").source
@@ -229,14 +261,24 @@ def _note(delegation: Delegation, open_: bool) -> str | None:
         case "silent":
             return text("delegate.silent").source
         case "aborted":
-            return text("delegate.aborted").source
+            return delegation.error or text("delegate.aborted").source
         case "error":
             reason = delegation.error if open_ else None
             return text("delegate.error", reason=sentence(reason or text("delegate.error-untold"))).source
     return None
 
 
-async def _wait(delegation: Delegation, seconds: float) -> None:
+def _head(delegation: Delegation) -> dict[str, Any]:
+    return {"delegation_id": delegation.id, "target_session_id": delegation.target}
+
+
+def _would_close_ring(delegation: Delegation) -> str:
+    return refusal(text("delegate.ring-pick-up"), delegation_id=delegation.id, status="running")
+
+
+async def _wait(delegation: Delegation, seconds: float, wait: Wait) -> None:
     with suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await delegation.ended.wait()
+        async with asyncio.timeout(seconds) as wait.limit:
+            if not wait.closed_ring:
+                await delegation.over()
+    wait.limit = None

@@ -1,23 +1,21 @@
-"""Delegations on their way: which run, whose answers wait to be picked up, and who waits for whom.
+"""Delegations on their way, and those whose answer is held in this host.
 
-One object for each dispatch, found by its id. A running one ends once, by its turn's end or by the end of its
-ingress without one; its answer is kept until its source picks it up, at most 24 hours. Rules: DELEG-7, DELEG-9.
+A running one ends once, by its turn's end or by the end of its ingress without one; its answer is kept until its
+source picks it up, at most 24 hours. Rules: DELEG-7, DELEG-9.
 """
 
 import asyncio
-from collections import Counter, OrderedDict
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections import OrderedDict
 from typing import Final, Literal
 
-from attrs import define, field
+from attrs import define, field, fields
 
 from aalis_api_session_manager.message import TurnEnd
 from aalis_api_session_manager.model import TurnOutcome
 from aalis_plugin_tool_session.cut import cut
-from aalis_plugin_tool_session.texts import as_text
+from aalis_plugin_tool_session.texts import as_text, text
 
-__all__ = ["KEPT_MS", "REPLY_MAX_CHARS", "Delegation", "Dispatches", "Ring", "Waits"]
+__all__ = ["KEPT_MS", "REPLY_MAX_CHARS", "Delegation", "Dispatches", "State"]
 
 KEPT_MS: Final = 24 * 60 * 60 * 1000
 """How long an answer waits to be picked up. Rule: DELEG-9."""
@@ -25,13 +23,20 @@ REPLY_MAX_CHARS: Final = 2000
 """Rule: DELEG-8."""
 _SOURCE: Final = "delegation:"
 
+State = Literal["open", "taken", "running", "answered", "not_admitted"]
+"""`open`: offered to other hosts; `taken`: one of them asks its platform; the others as a model is told."""
+
 
 @define(eq=False, kw_only=True)
 class Delegation:
-    """One dispatch of `source` to `target`, at `at` milliseconds; `generation` is the target's of that moment.
+    """One dispatch of `source` to `target`, at `at` milliseconds, with the generations both had then.
 
-    `outcome`, `reply` (cut, with the number of characters left out) and `error` are of its turn, once `state` is
-    `answered`. `orphaned`: the source was deleted meanwhile.
+    `host` runs it, or offers it while it is `open`; then `task` is what is to be done, and `declined` the hosts that
+    don't want it. `outcome`, `reply` (cut, with the number of characters left out) and `error` are its turn's, once
+    `state` is `answered`; `not_admitted` may have an `error` too. These fields are what is stored.
+
+    `stored`: the state that the store has. `waiters`: calls of this host that wait for it. `picked_up`: its source
+    has the answer, or nobody may have it any more.
     """
 
     id: str
@@ -39,23 +44,81 @@ class Delegation:
     target: str
     at: int
     generation: int
-    state: Literal["running", "answered", "not_admitted"] = "running"
+    source_generation: int
+    host: str
+    state: State = "running"
+    task: str | None = None
+    declined: tuple[str, ...] = ()
     outcome: TurnOutcome | None = None
-    reply: str = ""
+    reply: str | None = None
     reply_left_out: int = 0
     error: str | None = None
-    orphaned: bool = False
     ended_at: int = 0
-    ended: asyncio.Event = field(factory=asyncio.Event, repr=False)
+
+    stored: State | None = field(default=None, init=False)
+    waiters: int = field(default=0, init=False)
+    picked_up: bool = field(default=False, init=False)
+    storing: asyncio.Lock = field(factory=asyncio.Lock, init=False, repr=False)
+    _news: asyncio.Event = field(factory=asyncio.Event, init=False, repr=False)
 
     @property
     def message_source(self) -> str:
         """The `source` of its message, which no other message has."""
         return _SOURCE + self.id
 
+    @property
+    def ended(self) -> bool:
+        """It has its answer, or won't get one."""
+        return self.state in ("answered", "not_admitted")
+
+    @property
+    def expires_at(self) -> int:
+        """When an answer that wasn't picked up is dropped."""
+        return (self.ended_at or self.at) + KEPT_MS
+
+    def end(self, state: Literal["answered", "not_admitted"], now: int) -> None:
+        """It has ended."""
+        self.state, self.ended_at = state, now
+        self.tell()
+
+    def interrupted(self, now: int) -> None:
+        """The host that ran it is gone."""
+        self.outcome, self.error = "aborted", text("delegate.interrupted").source
+        self.end("answered", now)
+
+    def take_over(self, stored: "Delegation | None") -> None:
+        """What is stored of it now; None: its answer was picked up elsewhere, or its source deleted.
+
+        One that has ended doesn't change any more.
+        """
+        if self.ended:
+            return
+        if stored is None:
+            self.picked_up, self.stored = True, None
+        else:
+            for one in fields(Delegation):
+                if one.init:
+                    setattr(self, one.name, getattr(stored, one.name))
+            self.stored = stored.state
+        self.tell()
+
+    def tell(self) -> None:
+        """Wake who waits for news."""
+        self._news.set()
+        self._news = asyncio.Event()
+
+    async def news(self) -> None:
+        """Wait until something has changed."""
+        await self._news.wait()
+
+    async def over(self) -> None:
+        """Wait until it has ended, or nobody may have its answer."""
+        while not self.ended and not self.picked_up:
+            await self.news()
+
 
 class Dispatches:
-    """The delegations that run, and those whose answer nobody has picked up. Times in milliseconds."""
+    """The delegations that run in this host, and the answers that are in no store. Times in milliseconds."""
 
     def __init__(self) -> None:
         self._running: dict[str, Delegation] = {}
@@ -68,18 +131,21 @@ class Dispatches:
 
     @property
     def answered(self) -> int:
-        """How many answers wait to be picked up."""
+        """How many answers wait here to be picked up, or stored."""
         return len(self._answered)
+
+    def held(self) -> list[Delegation]:
+        """All of them."""
+        return [*self._running.values(), *self._answered.values()]
 
     def add(self, delegation: Delegation) -> None:
         """It is sent now."""
         self._running[delegation.id] = delegation
 
-    def find(self, delegation_id: str, source: str, now: int) -> Delegation | None:
-        """An open delegation, for the session that sent it alone."""
+    def find(self, delegation_id: str, now: int) -> Delegation | None:
+        """One that is held here."""
         self._expire(now)
-        found = self._running.get(delegation_id) or self._answered.get(delegation_id)
-        return found if found is not None and found.source == source and not found.orphaned else None
+        return self._running.get(delegation_id) or self._answered.get(delegation_id)
 
     def turn_ended(self, turn: TurnEnd, now: int) -> None:
         """If the turn is a delegation's, this is its answer."""
@@ -96,70 +162,20 @@ class Dispatches:
 
     def ingress_ended(self, delegation: Delegation, now: int) -> None:
         """Its message went all its way; without a turn until now there won't be one."""
-        if delegation.state == "running":
+        if delegation.id in self._running:
             self._end(delegation, "not_admitted", now)
 
     def _end(self, delegation: Delegation, state: Literal["answered", "not_admitted"], now: int) -> None:
         self._expire(now)
-        delegation.state, delegation.ended_at = state, now
         del self._running[delegation.id]
-        if not delegation.orphaned:
+        if not delegation.picked_up:
             self._answered[delegation.id] = delegation
-        delegation.ended.set()
+        delegation.end(state, now)
 
-    def picked_up(self, delegation: Delegation) -> None:
-        """Its source has the answer."""
+    def drop(self, delegation: Delegation) -> None:
+        """Its source has the answer, the store keeps it, or it is nobody's."""
         self._answered.pop(delegation.id, None)
 
-    def session_deleted(self, session_id: str) -> None:
-        """What a deleted session sent is nobody's any more, not even a new session's of the same id."""
-        for delegation in [one for one in self._answered.values() if one.source == session_id]:
-            del self._answered[delegation.id]
-        for delegation in self._running.values():
-            delegation.orphaned = delegation.orphaned or delegation.source == session_id
-
     def _expire(self, now: int) -> None:
-        while self._answered and next(iter(self._answered.values())).ended_at < now - KEPT_MS:
+        while self._answered and next(iter(self._answered.values())).expires_at < now:
             self._answered.popitem(last=False)
-
-
-class Ring(Exception):
-    """Waiting would never end: the target waits for the source. Rule: DELEG-10."""
-
-
-class Waits:
-    """Who waits for whom, while they wait."""
-
-    def __init__(self) -> None:
-        self._for: dict[str, Counter[str]] = {}
-
-    def __len__(self) -> int:
-        return sum(targets.total() for targets in self._for.values())
-
-    @contextmanager
-    def between(self, source: str, target: str) -> Iterator[None]:
-        """The source waits for the target inside. Raises Ring at once if that closes one."""
-        if self._waits(target, source):
-            raise Ring
-        targets = self._for.setdefault(source, Counter())
-        targets[target] += 1
-        try:
-            yield
-        finally:
-            targets[target] -= 1
-            if not targets[target]:
-                del targets[target]
-            if not targets:
-                del self._for[source]
-
-    def _waits(self, session_id: str, other: str) -> bool:
-        """Does the session wait for the other, directly or through others."""
-        seen, open_ = {session_id}, [session_id]
-        while open_:
-            for target in self._for.get(open_.pop(), ()):
-                if target == other:
-                    return True
-                if target not in seen:
-                    seen.add(target)
-                    open_.append(target)
-        return False

@@ -4,7 +4,7 @@ from attrs import frozen
 
 from aalis_api_session_manager.hookspecs import hookimpl
 from aalis_api_session_manager.host import Host, Inject, PluginMeta, ToolRegistry
-from aalis_api_session_manager.message import TurnEnd, TurnStart
+from aalis_api_session_manager.message import ClearRequest, ClearRow, TurnEnd, TurnStart
 from aalis_api_session_manager.service import MEMORY, SESSION_HISTORY, SESSION_MANAGER
 from aalis_plugin_tool_session.access import Access
 from aalis_plugin_tool_session.config import ToolSessionConfig, read_config
@@ -54,10 +54,12 @@ class ToolSessionPlugin:
             DelegateTool(host, access, config),
         )
         host.provide(SESSION_HISTORY, history)
+        if config.cross_session_enabled:
+            self._parts.delegate.start()
 
     @hookimpl
     async def aalis_deactivate(self) -> None:
-        """Stop the delegations that are on their way."""
+        """Stop the delegations that are on their way, and store the answers that wait to be picked up."""
         if self._parts is not None:
             await self._parts.delegate.stop()
 
@@ -84,7 +86,9 @@ class ToolSessionPlugin:
             self._parts.delegate.turn_ended(turn)
 
     @hookimpl
-    def aalis_session_deleted(self, session_id: str) -> None:
-        """Forget what the session sent."""
-        if self._parts is not None:
-            self._parts.delegate.dispatches.session_deleted(session_id)
+    async def aalis_memory_clear(self, request: ClearRequest) -> ClearRow | None:
+        """Remove the answers that a session's delegations brought and that nobody picked up."""
+        if self._parts is None or (request.types and "delegations" not in request.types):
+            return None
+        removed = await self._parts.delegate.clear(request)
+        return ClearRow(source="delegations", success=True, message=f"{removed} answers removed") if removed else None

@@ -213,6 +213,17 @@ _TEXTS: Final = {
         "en": "The turn there was stopped before it ended. Find out why before you send the task again.",
         "zh_CN": "那边的回合在结束前被停止。重发之前请先弄清原因。",
     },
+    "delegate.interrupted": {
+        "en": (
+            "The host that ran the turn there went away before it ended, so how far it came isn't known. Find out "
+            "before you send the task again."
+        ),
+        "zh_CN": "运行该回合的主机在回合结束前退出,做到哪一步不得而知。重发之前请先弄清情况。",
+    },
+    "delegate.store-failed": {
+        "en": "The message store failed, so the task wasn't sent. Try once more later, or tell the person.",
+        "zh_CN": "消息存储出错,任务没有派发。请稍后再试一次,或告知对方。",
+    },
     "delegate.error": {
         "en": "The turn there failed: {reason} Try again later, or tell the person.",
         "zh_CN": "那边的回合出错:{reason} 请稍后再试,或告知对方。",
