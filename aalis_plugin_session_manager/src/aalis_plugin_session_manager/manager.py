@@ -86,7 +86,9 @@ class SessionManager:
         self._sessions: Collection[SessionRecord] = Collection("sessions", decode_session, encode_session, self._shown)
         self._place_records: Collection[PlaceRecord] = Collection("places", decode_place, encode_place)
         self._roots: Collection[str] = Collection("workspace-roots", decode_root, encode_root)
-        self._leases: Collection[TurnLease] = Collection("turns", decode_lease, encode_lease)
+        self._leases: Collection[TurnLease] = Collection(
+            "turns", decode_lease, encode_lease, lambda key, lease: self.turns.lease_shown(key, lease)
+        )
         self._intents: Collection[DeletionIntent] = Collection("deletions", decode_intent, encode_intent)
         self._store = RecordStore(
             host.select(MEMORY),

@@ -9,7 +9,7 @@ import asyncio
 import gc
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -315,7 +315,7 @@ class RecordStore:
         return _Write(edits, record, change)
 
     def _committed(self, cluster: Cluster, writes: list[_Write], outcome: Outcome, events: list[Event]) -> None:
-        rows = iter(outcome.records)
+        rows, leaving = iter(outcome.records), frozenset(cluster.jobs)
         for write in writes:
             collection, key, record = write.edits[0].collection, write.edits[0].key, write.record
             entry = collection.entry(key)
@@ -328,7 +328,7 @@ class RecordStore:
                     if entry.committed != record:
                         events.append(Event(collection, key, entry.committed, record))
                     entry.revision, entry.committed = row.revision, record
-            self._show_current(collection, key, leaving=cluster.jobs)
+            self._show_current(collection, key, leaving=leaving)
         if outcome.generations:
             self._adopt(outcome.generations)
 
@@ -355,7 +355,7 @@ class RecordStore:
             edit.collection.entry(edit.key).waiting -= 1
             self._show_current(edit.collection, edit.key)
 
-    def _show_current(self, collection: Collection[Any], key: str, leaving: Sequence[Job] = ()) -> None:
+    def _show_current(self, collection: Collection[Any], key: str, leaving: Set[Job] = frozenset()) -> None:
         """Let readers see what is committed with everything on top that waits; `leaving` waits no more."""
         entry = collection.entry(key)
         record = entry.committed

@@ -64,6 +64,8 @@ class Turns:
         self._generation_of_turn = generation_of_turn
         self._running: dict[str, TurnLease] = {}
         self._turns_of: dict[str, set[str]] = {}
+        self._leases_of: dict[str, dict[str, TurnLease]] = {}
+        self._session_of: dict[str, str] = {}
 
     # --- the hooks
 
@@ -133,7 +135,7 @@ class Turns:
         lease_fold: Callable[[Any], Any] = lambda lease: None,
     ) -> None:
         life = self._life_of(lease)
-        last = self._count(lease.session_id, life, leaving=lease.turn_id) == 0
+        last = not self._others_run(lease, life)
         last_turn = LastTurn(outcome=outcome, ended_at=ended_at, error=error)
 
         def close(record: SessionRecord | None) -> SessionRecord | None:
@@ -160,15 +162,23 @@ class Turns:
             return lease.life
         return record.life if self._generation_of_turn(lease.session_id) == lease.generation else None
 
-    def _count(self, session_id: str, life: str | None, leaving: str | None = None) -> int:
-        """How many turns of the session run, in any process; `leaving` isn't counted."""
-        here = (self._running[turn_id] for turn_id in self._turns_of.get(session_id, ()))
-        elsewhere = (
-            lease
-            for lease in self._leases.values()
-            if lease.session_id == session_id and lease.turn_id not in self._running
-        )
-        return sum(lease.turn_id != leaving and self._life_of(lease) == life for lease in chain(here, elsewhere))
+    def _others_run(self, leaving: TurnLease, life: str | None) -> bool:
+        """Does another turn of this life of the session run, in any process."""
+        here = (self._running[turn_id] for turn_id in self._turns_of.get(leaving.session_id, ()))
+        stored = self._leases_of.get(leaving.session_id, {}).values()
+        return any(lease.turn_id != leaving.turn_id and self._life_of(lease) == life for lease in chain(here, stored))
+
+    def lease_shown(self, turn_id: str, lease: TurnLease | None) -> None:
+        """Leases by session, as they come and go."""
+        session_id = self._session_of.pop(turn_id, None)
+        if session_id is not None:
+            leases = self._leases_of[session_id]
+            del leases[turn_id]
+            if not leases:
+                del self._leases_of[session_id]
+        if lease is not None:
+            self._session_of[turn_id] = lease.session_id
+            self._leases_of.setdefault(lease.session_id, {})[turn_id] = lease
 
     def lease_ended_elsewhere(self, lease: TurnLease) -> None:
         """Another process removed a lease. Two that end at once may each have seen the other's turn still
@@ -176,7 +186,7 @@ class Turns:
         record, life = self._sessions.get(lease.session_id), self._life_of(lease)
         if record is None or record.info.status != "active" or record.life != life:
             return
-        if self._count(lease.session_id, life):
+        if self._others_run(lease, life):
             return
 
         def close(record: SessionRecord | None) -> SessionRecord | None:
