@@ -10,6 +10,7 @@ from attrs import define, field
 
 from aalis_api_session_manager.errors import StorageError
 from aalis_api_session_manager.message import IncomingMessage
+from aalis_plugin_tool_session.presence import TTL_MS
 from aalis_plugin_tool_session.shared import DELEGATIONS, HOSTS, WAITS
 from tests.tool_session.kit import DELEGATE, Chats, Stack, group, stack, until
 
@@ -93,6 +94,13 @@ def kill(one: Stack, monkeypatch: Any) -> None:
     assert following is not None
     following.cancel()
     monkeypatch.setattr(one.delegate._shared, "change_each", dead)
+
+
+def expire(clock: Clock, *awake: Stack) -> None:
+    """So much time passes that a host is dead which said nothing meanwhile; those that are awake do."""
+    clock.ms += TTL_MS
+    for one in awake:
+        one.delegate.presence._next_beat = 0
 
 
 def calling(one: Stack, source: str, target: str, task: str = "task", **more: Any) -> "asyncio.Task[Any]":

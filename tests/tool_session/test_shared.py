@@ -12,7 +12,6 @@ from aalis_api_session_manager.message import ToolCall
 from aalis_api_session_manager.service import SESSION_MANAGER
 from aalis_host.models.base import ModelError, ModelReply
 from aalis_plugin_tool_session import remote
-from aalis_plugin_tool_session.presence import TTL_MS
 from aalis_plugin_tool_session.shared import DELEGATIONS, HOSTS
 from tests.tool_session.kit import DELEGATE, Chats, Held, Limited, each_back_end, until
 from tests.tool_session.pair import (
@@ -25,6 +24,7 @@ from tests.tool_session.pair import (
     assert_nothing_left,
     calling,
     delegate,
+    expire,
     host,
     kill,
     met,
@@ -360,7 +360,7 @@ async def test_a_host_that_is_killed_while_it_works(p: Pair, monkeypatch: pytest
     waiting = calling(p.a, HERE, THERE)
     await until(lambda: p.b.delegate.sending.dispatches.running == 2)
     kill(p.b, monkeypatch)
-    p.clock.ms += TTL_MS
+    expire(p.clock, p.a)
     for answer in (await waiting, await pick_up(p.a, later)):
         assert (answer["status"], answer["outcome"]) == ("answered", "aborted")
         assert answer["note"].startswith("The host that ran the turn there went away before it ended")
@@ -393,7 +393,7 @@ async def test_a_host_that_was_taken_for_dead_comes_back(p: Pair, monkeypatch: p
     following = p.b.delegate.following._task
     assert following is not None
     following.cancel()
-    p.clock.ms += TTL_MS
+    expire(p.clock, p.a)
     await until(lambda: not p.a.delegate.presence.others)
     assert (await delegate(p.a, HERE, THERE))["outcome"] == "replied" and len(p.a.model.asked) == 1
     p.b.delegate.following.start()

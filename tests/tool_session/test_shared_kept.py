@@ -19,6 +19,7 @@ from tests.tool_session.pair import (
     START,
     Clock,
     delegate,
+    expire,
     host,
     kill,
     pick_up,
@@ -114,7 +115,7 @@ async def test_what_ran_when_its_host_was_killed_was_interrupted(
             assert (await pick_up(again, timed_out, wait_for_result=False))["status"] == "running"
             waiting = asyncio.create_task(pick_up(again, timed_out))
             await until(lambda: len(again.delegate.following) == 1)
-            clock.ms += TTL_MS
+            expire(clock, again)
             for answer in (await waiting, await pick_up(again, unawaited)):
                 assert (answer["status"], answer["outcome"]) == ("answered", "aborted")
                 assert answer["note"] == (

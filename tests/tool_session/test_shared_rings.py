@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from aalis_plugin_tool_session.presence import TTL_MS
-from aalis_plugin_tool_session.shared import WAITS
+from aalis_plugin_tool_session.shared import HOSTS, WAITS
 from tests.tool_session.kit import Chats, Held, each_back_end, group, until
 from tests.tool_session.pair import (
     HERE,
@@ -20,6 +20,7 @@ from tests.tool_session.pair import (
     assert_nothing_left,
     calling,
     delegate,
+    expire,
     host,
     kill,
     met,
@@ -46,6 +47,7 @@ async def p(tmp_path: Path, db: str) -> AsyncIterator[Pair]:
 async def test_both_directions_at_once(p: Pair) -> None:
     """One of two that start together in two hosts is refused, never both, and nobody hangs."""
     for _ in range(5):
+        await until_stored(p.a, lambda all: not all, WAITS)
         async with asyncio.timeout(20):
             answers = await asyncio.gather(calling(p.a, HERE, THERE), calling(p.b, THERE, HERE))
         assert sorted(answer["status"] for answer in answers) == ["answered", "not_admitted"]
@@ -75,6 +77,7 @@ async def test_a_ring_over_three_sessions_and_two_hosts(p: Pair) -> None:
     back.released.set()
     assert [answer["reply"] for answer in await asyncio.gather(*waiting)] == ["there", "back"]
     assert (await pick_up(p.a, sent, HERE_TOO))["status"] == "answered"
+    await until_stored(p.a, lambda all: not all, WAITS)
     assert (await delegate(p.a, HERE_TOO, HERE))["status"] == "answered"
 
 
@@ -93,6 +96,7 @@ async def test_picking_up_from_another_host_doesnt_close_a_ring_either(p: Pair) 
     assert "ask for the delegation_id again later" in answer["error"] and answer["status"] == "running"
     back.released.set()
     await waiting
+    await until_stored(p.a, lambda all: not all, WAITS)
     there.released.set()
     assert (await pick_up(p.a, sent))["reply"] == "there"
 
@@ -151,6 +155,7 @@ async def test_a_ring_that_closed_before_the_hosts_knew_each_other(
             assert "ask for the delegation_id again later" in answer["error"] and answer["status"] == "running"
             back.released.set()
             await other
+            await until_stored(a, lambda all: not all, WAITS)
             held.released.set()
             assert (await pick_up(a, answer))["reply"] == "done after all"
             await assert_nothing_left(a, b)
@@ -165,7 +170,7 @@ async def test_the_waits_of_a_dead_host_are_buried_with_it(p: Pair, monkeypatch:
     await own_message(p.a, HERE)
     assert (await delegate(p.a, HERE, THERE))["error"].startswith(REFUSED)
     kill(p.b, monkeypatch)
-    p.clock.ms += TTL_MS
+    expire(p.clock, p.a)
     await until_stored(p.a, lambda all: not all, WAITS)
     assert (await delegate(p.a, HERE, THERE))["status"] == "answered"
     held.released.set()
@@ -190,8 +195,9 @@ async def test_waits_are_shown_again_after_a_sleep(p: Pair, beat_is_due: bool) -
     following = p.b.delegate.following._task
     assert following is not None
     following.cancel()
-    p.clock.ms += TTL_MS
+    expire(p.clock, p.a)
     await until_stored(p.a, lambda all: not all, WAITS)
+    await until_stored(p.a, lambda all: all[p.a.delegate._shared.host_id]["expiresAt"] > p.clock.ms, HOSTS)
     p.b.delegate.presence._next_beat = 0 if beat_is_due else float("inf")
     p.b.delegate.following.start()
     await until_stored(p.a, lambda all: all, WAITS)
@@ -225,3 +231,22 @@ async def test_many_waits_at_once_leave_no_edge(p: Pair) -> None:
 def all_ended(records: dict[str, dict[str, object]]) -> bool:
     """Every stored delegation has its answer."""
     return all(record["state"] == "answered" for record in records.values())
+
+
+@pytest.mark.rule("DELEG-10", "DELEG-7")
+async def test_a_machine_that_was_suspended_kills_nobody(p: Pair) -> None:
+    """All hosts slept: whoever wakes first gives the others time to say that they live."""
+    held = p.a.model.answers["task"] = Held()
+    waiting = calling(p.b, THERE, HERE)
+    await held.started.wait()
+    following = p.a.delegate.following._task
+    assert following is not None
+    following.cancel()
+    p.clock.ms += 10 * TTL_MS
+    mine = p.b.delegate._shared.host_id
+    await until_stored(p.b, lambda all: all[mine]["expiresAt"] > p.clock.ms, HOSTS)
+    assert p.b.delegate.presence.others and not waiting.done()
+    p.a.delegate.following.start()
+    await met(p.a, p.b)
+    held.released.set()
+    assert (await waiting)["reply"] == "done"

@@ -124,6 +124,7 @@ class DelegateTool:
             source_generation=self.sending.generation_of(call.session_id),
             host=self._host.instance_id,
         )
+        await self.following.know_the_others()
         if not seconds:
             return await self._run(delegation, task, call, seconds)
         try:
@@ -137,7 +138,7 @@ class DelegateTool:
     ) -> str:
         """Here, where an adapter claims the target or nobody does; else in the host whose adapter does."""
         adapter = await self.sending.adapter_of(delegation.target)
-        if adapter is None and (hosts := await self.following.hosts_with_platforms()):
+        if adapter is None and (hosts := self.following.hosts_with_platforms()):
             with self.following.watching(delegation):
                 if await self.remote.offer(delegation, task, hosts):
                     return await self._wait(delegation, call, seconds, wait, sent=True)
@@ -148,6 +149,7 @@ class DelegateTool:
         if args.get("target_session_id") is not None or args.get("task") is not None:
             raise Refused(text("delegate.id-alone"))
         seconds = self._seconds(args)
+        await self.following.know_the_others()
         delegation = await self._find(delegation_id, call.session_id)
         if not seconds or delegation.ended:
             return await self._wait(delegation, call, 0, None)

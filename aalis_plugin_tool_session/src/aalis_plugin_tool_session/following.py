@@ -69,11 +69,13 @@ class Following:
         except AalisError as error:
             log.warning("other hosts will take this one for alive a little longer: %s", error)
 
-    async def hosts_with_platforms(self) -> set[str]:
+    async def know_the_others(self) -> None:
+        """Right after the start: wait until it has been looked for them once."""
+        if self._task is not None:
+            await self._looked.wait()
+
+    def hosts_with_platforms(self) -> set[str]:
         """The others that serve any."""
-        if self._task is None:
-            return set()
-        await self._looked.wait()
         return {host_id for host_id, platforms in self._presence.others.items() if platforms}
 
     @contextmanager

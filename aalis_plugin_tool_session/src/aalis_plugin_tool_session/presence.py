@@ -1,6 +1,7 @@
 """Which hosts live. Each says so every 5 seconds in a stored record that holds for 15.
 
-Expiry compares the hosts' wall clocks, which may differ by a few seconds.
+Expiry compares the hosts' wall clocks, which may differ by a few seconds. A host that finds its own record expired was
+asleep, perhaps with all the others on a machine that was suspended: it gives them time for a beat.
 """
 
 import asyncio
@@ -33,6 +34,7 @@ class Presence:
         self._on_buried = on_buried
         self._said: tuple[str, ...] | None = None
         self._next_beat = 0.0
+        self._patient_until = 0.0
 
     @property
     def serves(self) -> bool:
@@ -63,13 +65,21 @@ class Presence:
     async def look(self) -> None:
         """See who lives, and bury who doesn't, with their waits."""
         now, stored = self._shared.now(), await self._shared.records(HOSTS)
-        if stored.pop(self._shared.host_id, None) is None and self._said is not None:
+        itself = stored.pop(self._shared.host_id, None)
+        if itself is None and self._said is not None:
             self._was_buried()
+        elif itself is not None and not _lives(itself, now):
+            self._next_beat, self._patient_until = 0, asyncio.get_running_loop().time() + 2 * BEAT_SECONDS
         self.others = {
-            host_id: tuple(record.get("platforms", ())) for host_id, record in stored.items() if _lives(record, now)
+            host_id: tuple(record.get("platforms", ()))
+            for host_id, record in stored.items()
+            if self._lives(record, now)
         }
         for host_id in stored.keys() - self.others.keys():
             await self._bury(host_id, now)
+
+    def _lives(self, record: Mapping[str, Any], now: int) -> bool:
+        return _lives(record, now) or asyncio.get_running_loop().time() < self._patient_until
 
     def _was_buried(self) -> None:
         self._said = None
@@ -78,7 +88,7 @@ class Presence:
     async def lives(self, host_id: str) -> bool:
         """Does it, as its record says now."""
         record = await self._shared.record(HOSTS, host_id)
-        return record is not None and _lives(record, self._shared.now())
+        return record is not None and self._lives(record, self._shared.now())
 
     async def leave(self) -> None:
         """This host stops: nothing of it is left."""
