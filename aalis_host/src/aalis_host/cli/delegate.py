@@ -37,7 +37,8 @@ _LONGEST = 300
 def delegate(given: Given, source: str, target: str, task: str, wait: float | None, as_json: bool) -> None:
     """Let session FROM give session TO a task.
 
-    The reply is printed. The work is done here: what isn't done when the time is over is stopped. The exit status is 1
+    The reply is printed. Where a running host serves TO, the work is done there
+    and goes on after the time is over; else it is done here, and stopped then. The exit status is 1
     without a reply.
 
     \b
