@@ -5,8 +5,10 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
+from attrs import evolve
 
-from aalis_api_session_manager.errors import SessionNotFound
+from aalis_api_session_manager.errors import SessionNotFound, StorageError
+from aalis_api_session_manager.memory import Changes
 from aalis_api_session_manager.message import LlmUsage, Message, TurnEnd, TurnStart
 from aalis_api_session_manager.model import SessionDraft, SessionUpdates
 from tests.session_manager.kit import Adapter, Model, Stack, group_message, running
@@ -182,3 +184,34 @@ async def test_the_other_host_holds_what_arrives_during_a_deletion(stack: Stack,
     await deletion
     async with asyncio.timeout(5):
         assert (await again).id == "slow"
+
+
+@pytest.mark.rule("STORE-1", "EVENT-1")
+async def test_a_host_that_slept_too_long_reads_everything_again(
+    stack: Stack, other: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cut off until removals were forgotten: it takes over what is there, and tells of each difference once."""
+    for session_id in ("gone", "changed"):
+        await stack.sessions.ensure_session(session_id)
+    await seen(lambda: other.sessions.get_session("gone") and other.sessions.get_session("changed"))
+    asleep, changes = True, other.host.memory.changes
+
+    async def pruned(after_revision: int) -> Changes:
+        if asleep:
+            raise StorageError("cut off")
+        return evolve(await changes(after_revision), rows=(), generations={}, complete=False)
+
+    monkeypatch.setattr(other.host.memory, "changes", pruned)
+    await stack.sessions.delete_session("gone")
+    await stack.sessions.update_session("changed", SessionUpdates(title="t"))
+    await stack.sessions.ensure_session("new")
+    asleep = False
+    await seen(lambda: other.sessions.get_session("new"))
+    await seen(lambda: "created" in other.recorder.names("new"))
+    monkeypatch.undo()
+    changed = other.sessions.get_session("changed")
+    assert other.sessions.get_session("gone") is None and changed is not None and changed.title == "t"
+    assert other.sessions.generation_of("gone") == 1
+    assert other.recorder.names("gone") == ["created", "deleted"]
+    assert other.recorder.names("changed") == ["created", "updated"]
+    assert other.recorder.names("new") == ["created"]
