@@ -60,20 +60,21 @@ class Follower:
             try:
                 if await self._memory.use().wait_for_changes(self._revision, LOOK):
                     await asyncio.sleep(GATHER)
-                    async with self._lock:
-                        await self._catch_up()
+                    await self.catch_up()
                 delay = FIRST_RETRY
             except Exception as error:
                 log.warning("can't follow the store: %s", error)
                 await asyncio.sleep(delay)
                 delay = min(delay * 2, LAST_RETRY)
 
-    async def _catch_up(self) -> None:
-        memory = self._memory.use()
-        changes = await memory.changes(self._revision)
-        rows = changes.rows if changes.complete else await self._everything(memory)
-        self._take(rows, changes.generations if changes.complete else await memory.generations())
-        self._revision = max(self._revision, changes.revision)
+    async def catch_up(self) -> None:
+        """Take over what is committed by now. Raises StorageError."""
+        async with self._lock:
+            memory = self._memory.use()
+            changes = await memory.changes(self._revision)
+            rows = changes.rows if changes.complete else await self._everything(memory)
+            self._take(rows, changes.generations if changes.complete else await memory.generations())
+            self._revision = max(self._revision, changes.revision)
 
     async def _everything(self, memory: MemoryService) -> list[MetadataRow]:
         """Every stored record, and a removal for each that is known here and stored no more."""

@@ -149,13 +149,14 @@ class RecordStore:
             return
         try:
             async with asyncio.timeout(STOP_LIMIT):
-                for address in list(self._gathering):
-                    self._flush(address)
-                self._wake.set()
-                await self._idle.wait()
-                await self._dispatcher.drained()
+                await self._settle_all()
+                # Of two processes that stop at the same moment the later one sees what the earlier one did last.
+                await self._follower.catch_up()
+                await self._settle_all()
         except TimeoutError:
             log.error("stopping didn't end in time")
+        except StorageError as error:
+            log.warning("stopping without a last look at what others did: %s", error)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -165,6 +166,13 @@ class RecordStore:
         if self._queue:
             lost = ", ".join(sorted({repr(job.subject) for job in self._queue}))
             raise StorageError(f"could not be stored before stopping: {lost}")
+
+    async def _settle_all(self) -> None:
+        for address in list(self._gathering):
+            self._flush(address)
+        self._wake.set()
+        await self._idle.wait()
+        await self._dispatcher.drained()
 
     # --- changing
 
