@@ -315,6 +315,8 @@ async def _outlive(task: asyncio.Task[None], stop: Callable[[], None]) -> None:
             cancelled = error
             stop()
     if cancelled is not None:
+        if not task.cancelled():
+            task.exception()  # it was looked at: whoever was cancelled doesn't want to know
         raise cancelled
     await task
 

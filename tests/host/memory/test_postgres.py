@@ -4,7 +4,7 @@ import asyncio
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import pytest
 
 from aalis_api_session_manager.errors import AalisError, ConfigError, StorageError
 from aalis_api_session_manager.memory import Changeset, Position
-from aalis_host.memory import Memory, open_memory, postgres, postgres_session, postgres_writes
+from aalis_host.memory import Memory, open_memory, postgres, postgres_pool, postgres_writes, readers
 from tests.host.memory.cluster import PORT, Cluster
 from tests.host.memory.cutter import Cutter
 from tests.host.memory.kit import HOUR, Clock, add, by_key, change, contents, put, text
@@ -85,11 +85,18 @@ async def test_an_answer_means_durable(cluster: Cluster, url: str, monkeypatch: 
     name = url.split("/")[-1].split("?")[0]
     with cluster.connect() as db:
         db.execute(f"ALTER DATABASE {name} SET synchronous_commit = off")
-    made: list[Any] = []
-    connect = psycopg.connect
-    monkeypatch.setattr(psycopg, "connect", lambda *a, **o: made.append(connect(*a, **o)) or made[-1])
-    async with open_memory(url, now=Clock()):
-        assert made[0].execute("SHOW synchronous_commit").fetchone() == ("on",)
+    shown: list[Any] = []
+    execute = psycopg.Connection.execute
+
+    def look(db: Any, query: Any, *args: Any, **options: Any) -> Any:
+        if isinstance(query, str) and query.startswith("BEGIN;"):
+            shown.append(execute(db, "SHOW synchronous_commit").fetchone())
+        return execute(db, query, *args, **options)
+
+    monkeypatch.setattr(psycopg.Connection, "execute", look)
+    async with open_memory(url, now=Clock()) as memory:
+        await memory.commit_metadata([put("k", {})])
+        assert shown == [("on",)]
 
 
 async def test_others_are_heard_without_asking(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,10 +185,7 @@ async def test_a_connection_that_is_lost_before(url: str) -> None:
 @pytest.mark.rule("STORE-3")
 async def test_a_writer_that_hangs_doesnt_stop_the_others(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its transaction is ended by the server, theirs go on, and its own work is done again."""
-    settings = tuple(s.replace("'5s'", "'300ms'") for s in postgres._SETTINGS)
-    monkeypatch.setattr(postgres, "_SETTINGS", settings)
-    monkeypatch.setattr(postgres.PostgresBackend._connect, "__defaults__", (settings,))
-    monkeypatch.setattr(postgres.PostgresBackend._open, "__defaults__", (settings,))
+    monkeypatch.setattr(postgres, "_SETTINGS", tuple(s.replace("'5s'", "'300ms'") for s in postgres._SETTINGS))
     go_on = threading.Event()
 
     def hang(stored: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -211,7 +215,7 @@ async def test_the_counter_held_by_another_is_waited_for(url: str, monkeypatch: 
             assert await memory.get_metadata("things", "k") is not None
             other.rollback()
             assert (await waiting)[0].records[0].data == {"n": 2}
-    monkeypatch.setattr(psycopg, "connect", _with_lock_timeout(psycopg.connect))
+    monkeypatch.setattr(postgres, "_SETTINGS", (*postgres._SETTINGS, "SET lock_timeout = '100ms'"))
     async with open_memory(url, now=Clock()) as memory:
         with psycopg.connect(url) as other:
             other.execute("SELECT * FROM aalis.state FOR UPDATE")
@@ -223,13 +227,42 @@ async def test_the_counter_held_by_another_is_waited_for(url: str, monkeypatch: 
         assert (await memory.save_message("s", text())).status == "saved"
 
 
-def _with_lock_timeout(connect: Callable[..., Any]) -> Callable[..., Any]:
-    class Impatient(psycopg.Connection[Any]):
-        def execute(self, query: Any, *args: Any, **options: Any) -> Any:
-            quick = query.replace("lock_timeout = '8s'", "lock_timeout = '100ms'") if isinstance(query, str) else query
-            return super().execute(quick, *args, **options)
+async def test_every_connection_is_in_use(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reads that wait for a table hold all that the pool has: the others are told in time, writing elsewhere goes on,
+    and when the table is free everything does."""
+    monkeypatch.setattr(readers, "WAIT_SECONDS", 0.5)
+    monkeypatch.setattr(postgres, "_SETTINGS", (*postgres._SETTINGS, "SET lock_timeout = '1s'"))
+    async with open_memory(url, now=Clock()) as memory:
+        await memory.save_message("s", text("hello"))
+        with psycopg.connect(url) as other:
+            other.execute("LOCK TABLE aalis.messages")
+            async with asyncio.timeout(10):
+                reading = [asyncio.create_task(memory.history("s", 5)) for _ in range(50)]
+                (outcome,) = await memory.commit_metadata([put("k", {"n": 1})])
+                assert outcome.error is None
+                answers = await asyncio.gather(*reading, return_exceptions=True)
+            assert {type(answer) for answer in answers} == {StorageError}
+            said = [str(answer) for answer in answers]
+            assert sum("lock timeout" in words for words in said) == postgres.READERS
+            assert sum("no reader was free" in words for words in said) == 50 - postgres.READERS
+            other.rollback()
+        pages = await asyncio.gather(*(memory.history("s", 5) for _ in range(50)))
+        assert {contents(page.messages)[0] for page in pages} == {"hello"}
 
-    return lambda *args, **options: Impatient.connect(*args, **options)
+
+async def test_connections_that_nobody_needs_are_closed(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What many reads at once opened is closed again: an idle memory keeps one to write and one to read."""
+    monkeypatch.setattr(postgres_pool, "IDLE_SECONDS", 0.2)
+    count = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    async with open_memory(url, now=Clock()) as memory:
+        with psycopg.connect(url, autocommit=True) as db:
+            most = 0
+            while most < 1 + postgres.READERS:
+                await asyncio.gather(*(memory.history("s", 5) for _ in range(50)))
+                most = (db.execute(count).fetchone() or (0,))[0]
+            async with asyncio.timeout(10):
+                while db.execute(count).fetchone() != (2,):
+                    await asyncio.sleep(0.05)
 
 
 @pytest.mark.rule("STORE-2", "STORE-3")
@@ -278,7 +311,8 @@ async def test_a_restart_under_load_loses_nothing(cluster: Cluster, url: str, mo
 
 async def test_a_server_that_is_gone_is_an_error_in_time(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Writing and reading say so, nothing hangs, and closing is quick; when it is back all goes on."""
-    monkeypatch.setattr(postgres_session.PostgresSession.ensure, "__defaults__", (0.2,))
+    for module in (postgres_pool, postgres_writes):
+        monkeypatch.setattr(module, "WAIT_SECONDS", 0.2)
     with cluster.database() as url:
         async with open_memory(url, now=Clock()) as memory:
             await memory.commit_metadata([put("k", {"n": 1})])
@@ -332,18 +366,19 @@ async def test_every_query_is_a_range_of_an_index(url: str, monkeypatch: pytest.
     """No table but the one-row ones is read whole, and nothing is sorted."""
     ran: dict[str, Any] = {}
 
-    class Recording(psycopg.Connection[Any]):
-        def execute(self, query: Any, params: Any = None, **options: Any) -> Any:
-            if re.match("SELECT|WITH|DELETE|UPDATE|INSERT", query) and "aalis." in query:
-                ran[query] = params
-            return super().execute(query, params, **options)
+    execute = psycopg.Connection.execute
+
+    def record(db: Any, query: Any, params: Any = None, **options: Any) -> Any:
+        if re.match("SELECT|WITH|DELETE|UPDATE|INSERT", query) and "aalis." in query:
+            ran[query] = params
+        return execute(db, query, params, **options)
 
     clock = Clock()
     async with open_memory(url, now=clock) as memory:
         await asyncio.gather(*(memory.save_message(f"s{n % 40}", text("x", n, message_id=str(n))) for n in range(4000)))
         await memory.commit_metadata([put(str(n), {"n": n}) for n in range(4000)])
         await memory.commit_metadata([Changeset(changes=(), generations={f"s{n}": 1 for n in range(900)})])
-    monkeypatch.setattr(psycopg, "connect", Recording.connect)
+    monkeypatch.setattr(psycopg.Connection, "execute", record)
     async with open_memory(url, now=clock) as memory:
         ran.clear()
         for archived in (False, True):
@@ -363,6 +398,7 @@ async def test_every_query_is_a_range_of_an_index(url: str, monkeypatch: pytest.
         await memory.get_metadata("things", "k")
         await memory.list_metadata("things", after_key="a", limit=5)
         await memory.changes((await memory.changes(0)).revision)
+    monkeypatch.undo()
     ran.pop("SELECT session_id, generation FROM aalis.generations")
     assert len(ran) > 25
     bad = {}

@@ -3,13 +3,14 @@
 import os
 import shlex
 import sys
+import time
 import traceback
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import wraps
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Concatenate, ParamSpec
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 from urllib.parse import urlsplit
 
 import attrs
@@ -42,9 +43,14 @@ __all__ = [
     "json_option",
     "make_home",
     "opened",
+    "patiently",
 ]
 
 P = ParamSpec("P")
+T = TypeVar("T")
+
+PATIENCE_SECONDS: Final = 20.0
+"""How long a command waits for a change that the store keeps for later."""
 
 
 class Mistake(click.ClickException):
@@ -173,6 +179,18 @@ async def opened(
         yield host
 
 
+async def patiently(change: Callable[[], Awaitable[T]]) -> T:
+    """Make a change that may be made twice; again while the store only keeps it, because another process holds the
+    file or the server is away. Raises what `change` raises, its StorageError after PATIENCE_SECONDS."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            return await change()
+        except StorageError as error:
+            if not error.pending or time.monotonic() > deadline:
+                raise
+
+
 def is_there(db: str) -> bool:
     """Is there a database at this address, or at least somebody who knows."""
     return "://" in db or os.path.exists(db)
@@ -189,6 +207,8 @@ def _in_words(error: AalisError | Mistake, locale: Locale) -> click.ClickExcepti
     match error:
         case Mistake():
             return Mistake(render(error.reason, locale))
+        case StorageError(pending=True):
+            return click.ClickException(render(text("kept", id=error.session_id, error=str(error)), locale))
         case StorageError():
             return click.ClickException(str(error))
         case ServiceNotFound():

@@ -2,18 +2,19 @@
 
 import asyncio
 import sys
+from collections.abc import Awaitable, Callable
 from typing import get_args
 
 import click
 
-from aalis_api_session_manager.errors import SessionNotFound
+from aalis_api_session_manager.errors import SessionNotFound, StorageError
 from aalis_api_session_manager.kinds import root_session_of
 from aalis_api_session_manager.model import SessionCreation, SessionDraft, SessionInfo, SessionKind, SessionStatus
 from aalis_api_session_manager.service import SESSION_MANAGER, SessionManagerService, TakeVerdict
 from aalis_api_session_manager.wire import to_json
 from aalis_host.app import AalisHost
 from aalis_host.cli.arguments import identity, moment, session_id
-from aalis_host.cli.base import Given, command_options, json_option, opened
+from aalis_host.cli.base import Given, command_options, json_option, opened, patiently
 from aalis_host.cli.check import check
 from aalis_host.cli.history import export, history
 from aalis_host.cli.output import on_terminal, one_line, print_json, screen
@@ -151,13 +152,31 @@ def create(given: Given, name: str | None, title: str | None, parent: str | None
             view = _view(given, host)
             draft = SessionDraft(name=name, title=title, parent_id=parent)
             creation = SessionCreation(created_from=PLATFORM_NAME) if parent is None else None
-            session = await view.sessions.create_session(draft, creation)
+            session = await patiently(_creating(view.sessions, draft, creation))
             if as_json:
                 print_json(view.as_json(session))
             else:
                 click.echo(session.id)
 
     asyncio.run(work())
+
+
+def _creating(
+    manager: SessionManagerService, draft: SessionDraft, creation: SessionCreation | None
+) -> Callable[[], Awaitable[SessionInfo]]:
+    """Creates one session, however often it is called."""
+    kept: list[str] = []
+
+    async def create() -> SessionInfo:
+        if kept:
+            return await manager.ensure_session(kept[0])
+        try:
+            return await manager.create_session(draft, creation)
+        except StorageError as error:
+            kept.extend(filter(None, [error.session_id]))
+            raise
+
+    return create
 
 
 @sessions.command()
@@ -173,7 +192,8 @@ def title(given: Given, session_id: str, title: str) -> None:
 
     async def work() -> None:
         async with opened(given, read_only=False) as host:
-            await host.select(SESSION_MANAGER).use().update_session_title(session_id, title)
+            manager = host.select(SESSION_MANAGER).use()
+            await patiently(lambda: manager.update_session_title(session_id, title))
             click.echo(given.say("titled", id=session_id, title=one_line(title)))
 
     asyncio.run(work())
@@ -200,7 +220,8 @@ def delete(given: Given, session_id: str, yes: bool) -> None:
 
     async def work() -> None:
         async with opened(given, read_only=False) as host:
-            await host.select(SESSION_MANAGER).use().delete_session(session_id)
+            manager = host.select(SESSION_MANAGER).use()
+            await patiently(lambda: manager.delete_session(session_id))
 
     label, count = asyncio.run(look())
     if not yes and sys.stdin.isatty():

@@ -9,6 +9,11 @@ __all__ = ["text"]
 _PREFIX: Final = "cli."
 _TEXTS: Final = {
     "no-session": {"en": "no session {id}", "zh_CN": "没有会话 {id}"},
+    "kept": {
+        "en": "{error}; the change to session {id} was kept and tried to the end, `aalis sessions show {id}` shows"
+        " whether it was stored",
+        "zh_CN": "{error};对会话 {id} 的更改一直保留并重试到最后,`aalis sessions show {id}` 可查看是否已保存",
+    },
     "no-workspace": {"en": "no workspace {id}", "zh_CN": "没有工作区 {id}"},
     "no-service": {
         "en": "no plugin provides the service {service}; `aalis plugins` says which failed",

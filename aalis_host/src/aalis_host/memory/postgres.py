@@ -4,7 +4,8 @@ Every connection has time limits, so that nothing waits for ever: for connecting
 for a transaction that its client has left alone.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 import psycopg
@@ -12,10 +13,10 @@ from psycopg.conninfo import conninfo_to_dict
 
 from aalis_api_session_manager.errors import ConfigError, StorageError
 from aalis_host.memory.postgres_listener import Listener
+from aalis_host.memory.postgres_pool import Connection, Pool, make_pool
 from aalis_host.memory.postgres_reads import PostgresReads
 from aalis_host.memory.postgres_schema import STEPS
-from aalis_host.memory.postgres_session import Connection, PostgresSession
-from aalis_host.memory.postgres_writes import PostgresWrites
+from aalis_host.memory.postgres_writes import PostgresWrites, forget_writers
 from aalis_host.memory.readers import ReadStore
 from aalis_host.memory.upgrades import refuse_newer, refuse_older, upgrade
 from aalis_host.memory.writer import WriteStore
@@ -23,7 +24,7 @@ from aalis_host.memory.writer import WriteStore
 __all__ = ["PostgresBackend"]
 
 READERS: Final = 4
-"""Reads that run at once; more wait for one of these."""
+"""Reads that run at once, each on a connection; more wait for one of these."""
 
 _DEFAULTS: Final[dict[str, Any]] = {
     "application_name": "aalis",
@@ -53,6 +54,12 @@ _SETTINGS: Final = (
 )
 """A writer that stops in the middle lets go of the counter (5 s) before the others give up waiting for it (8 s)."""
 
+_WRITING: Final = (
+    # The lock on the counter is waited for, and what is read under it is what is there then.
+    "SET default_transaction_read_only = off",
+    "SET default_transaction_isolation = 'read committed'",
+)
+
 _READING: Final = (
     "SET default_transaction_read_only = on",
     "SET default_transaction_isolation = 'repeatable read'",
@@ -73,69 +80,58 @@ class PostgresBackend:
         try:
             asked = conninfo_to_dict(url)
         except psycopg.Error as error:
-            raise ConfigError(f"the database's URL can't be read: {_one_line(error)}") from error
+            raise ConfigError(f"the database's URL can't be read: {' '.join(str(error).split())}") from error
         self.read_only = read_only
         self._options = {**_DEFAULTS, **asked}
         self._where = f"the PostgreSQL database {asked.get('dbname') or asked.get('user') or 'of the user'!r}"
         self._now = now
 
     def open_writer(self) -> WriteStore:
-        session = self._open()
-        try:
-            db = session.db
+        with self._opening() as db:
             if self._version(db) < len(STEPS):
                 self._prepare(db)
             refuse_newer(self._where, self._version(db), STEPS)
-            return PostgresWrites(session, self._now)
-        except BaseException as error:
-            session.close()
-            if isinstance(error, psycopg.Error):
-                raise self._explained(error) from error
-            raise
+            forget_writers(db, self._now())
+        return PostgresWrites(self._pool("writer", 1, _WRITING), self._now)
 
     def open_readers(self) -> list[ReadStore]:
-        sessions: list[PostgresSession] = []
+        with self._opening() as db:
+            version = self._version(db)
+        if version == 0:
+            raise ConfigError(f"{self._where} holds nothing of this program")
+        refuse_newer(self._where, version, STEPS)
+        refuse_older(self._where, version, STEPS)
+        pool = self._pool("readers", READERS, _READING)
+        return [PostgresReads(pool) for _ in range(READERS)]
+
+    @contextmanager
+    def _opening(self) -> Iterator[Connection]:
+        """A connection to look at the database with: what is wrong with it is said in one line."""
         try:
-            for _ in range(READERS):
-                sessions.append(self._open((*_SETTINGS, *_READING)))
-            version = self._version(sessions[0].db)
-            if version == 0:
-                raise ConfigError(f"{self._where} holds nothing of this program")
-            refuse_newer(self._where, version, STEPS)
-            refuse_older(self._where, version, STEPS)
-        except BaseException as error:
-            for session in sessions:
-                session.close()
-            if isinstance(error, psycopg.Error):
-                raise self._explained(error) from error
-            raise
-        return [PostgresReads(session) for session in sessions]
+            with self._connect() as db:
+                encoding = db.info.parameter_status("server_encoding")
+                if encoding != "UTF8":
+                    raise ConfigError(f"{self._where} has the encoding {encoding}; it must be UTF8")
+                yield db
+        except psycopg.Error as error:
+            raise StorageError(f"{self._where} can't be opened: {' '.join(str(error).split())}") from error
 
     def listen(self, news: Callable[[], None]) -> Callable[[], None]:
         """Call `news`, in another thread, when something was committed by anyone; the answer stops that."""
         return Listener(self._connect, news).stop
 
-    def _connect(self, settings: Sequence[str] = _SETTINGS) -> Connection:
+    def _connect(self) -> Connection:
         db: Connection = psycopg.connect(**self._options, autocommit=True)
         try:
-            with db.pipeline():
-                for setting in settings:
-                    db.execute(setting)
+            _configure(db, _SETTINGS)
         except BaseException:
             db.close()
             raise
         return db
 
-    def _open(self, settings: Sequence[str] = _SETTINGS) -> PostgresSession:
-        try:
-            session = PostgresSession(lambda: self._connect(settings))
-        except psycopg.Error as error:
-            raise self._explained(error) from error
-        encoding = session.db.info.parameter_status("server_encoding")
-        if encoding != "UTF8":
-            session.close()
-            raise ConfigError(f"{self._where} has the encoding {encoding}; it must be UTF8")
-        return session
+    def _pool(self, users: str, size: int, settings: Sequence[str]) -> Pool:
+        name = f"{self._where} ({users})"
+        return make_pool(name, self._options, size, lambda db: _configure(db, (*_SETTINGS, *settings)))
 
     def _version(self, db: Connection) -> int:
         if db.execute(_MADE).fetchone() is None:
@@ -150,9 +146,8 @@ class PostgresBackend:
             reached = upgrade(self._where, version, STEPS, db.execute)
             db.execute("UPDATE aalis.schema_version SET version = %s", (reached,))
 
-    def _explained(self, error: psycopg.Error) -> StorageError:
-        return StorageError(f"{self._where} can't be opened: {_one_line(error)}")
 
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
+def _configure(db: Connection, settings: Sequence[str]) -> None:
+    with db.pipeline():
+        for setting in settings:
+            db.execute(setting)

@@ -6,7 +6,7 @@ from typing import Final
 
 from aalis_api_session_manager.memory import COUNT_LIMIT, Position
 from aalis_host.memory.paging import FIRST, LAST, Span
-from aalis_host.memory.postgres_session import Connection
+from aalis_host.memory.postgres_pool import Connection
 
 __all__ = ["BLOCK", "OPEN", "Entry", "added", "archived_below", "count", "rebuild", "shown_condition"]
 

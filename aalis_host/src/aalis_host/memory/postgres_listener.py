@@ -13,7 +13,7 @@ from typing import Final
 
 import psycopg
 
-from aalis_host.memory.postgres_session import Connection
+from aalis_host.memory.postgres_pool import Connection
 
 __all__ = ["CHANNEL", "Listener"]
 

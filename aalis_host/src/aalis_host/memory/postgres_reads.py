@@ -14,7 +14,7 @@ from aalis_api_session_manager.memory import (
 )
 from aalis_host.memory.paging import LAST, bounds, clamped
 from aalis_host.memory.postgres_counts import count, shown_condition
-from aalis_host.memory.postgres_session import Connection, PostgresSession
+from aalis_host.memory.postgres_pool import Connection, Pool, on_connection
 from aalis_host.memory.readers import PageRequest, RecentRequest
 from aalis_host.memory.rows import COLUMNS, decode_message, decode_metadata
 
@@ -30,26 +30,16 @@ _GENERATIONS: Final = "SELECT session_id, generation FROM aalis.generations"
 
 
 class PostgresReads:
-    """A `ReadStore` on one connection, whose transactions are read-only snapshots.
+    """A `ReadStore` on a pool of connections whose transactions are read-only snapshots; others may use it too."""
 
-    A read whose connection was lost is done again on a new one.
-    """
-
-    def __init__(self, session: PostgresSession) -> None:
-        self._session = session
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
 
     def close(self) -> None:
-        self._session.close()
+        self._pool.close()
 
     def _read(self, work: Callable[[Connection], T]) -> T:
-        self._session.ensure()
-        try:
-            return work(self._session.db)
-        except psycopg.OperationalError:
-            if not self._session.lost:
-                raise
-        self._session.ensure()
-        return work(self._session.db)
+        return on_connection(self._pool, work)
 
     def page(self, request: PageRequest) -> Page:
         return self._read(lambda db: self._page(db, request))

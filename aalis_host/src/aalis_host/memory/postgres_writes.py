@@ -1,11 +1,11 @@
-"""The write side of the PostgreSQL database: one connection, one thread.
+"""The write side of the PostgreSQL database: one thread, and one connection at a time.
 
 Every transaction begins by locking the one row of `state`. So transactions of all processes come one after the
 other, and revisions and message ids appear in the order of commits. What a group stores goes to the server in a few
 statements on arrays, however large the group is: the others wait meanwhile.
 
 A connection that is lost in the middle of a commit leaves open whether it was done. Each transaction therefore
-writes its number to this writer's row of `writers`; after connecting again, the lock on `state` waits until the old
+writes its number to this writer's row of `writers`; on another connection, the lock on `state` waits until the old
 transaction has ended one way or the other, and that number tells which.
 """
 
@@ -16,23 +16,25 @@ from typing import Any, Final
 from uuid import uuid4
 
 import psycopg
-from psycopg.pq import TransactionStatus
 
 from aalis_api_session_manager.memory import Changeset, Outcome, Position, SaveResult
 from aalis_host.memory import postgres_counts as counts
 from aalis_host.memory.plan import Key, Plan, Stored, generation_ids, record_keys
 from aalis_host.memory.postgres_listener import CHANNEL
-from aalis_host.memory.postgres_session import PostgresSession
+from aalis_host.memory.postgres_pool import WAIT_SECONDS, Connection, Pool
 from aalis_host.memory.rows import COLUMNS, CONTROL, TEXT, encode_message, shown_as
 from aalis_host.memory.writer import REMEMBER_MS, Archive, Clear, CommitUnknown, Save
 
-__all__ = ["PostgresWrites"]
+__all__ = ["PostgresWrites", "forget_writers"]
 
 RESOLVE_SECONDS: Final = 30.0
 """How long an unanswered commit is asked after, while the server can't be reached."""
 
+CLOSE_SECONDS: Final = 1.0
+"""How long a writer that ends waits for a connection, to remove its row."""
+
 WRITER_MS: Final = 7 * 24 * 3600 * 1000
-"""The row of a writer that ended without a word is removed after this time."""
+"""How long the row of a writer that ended without a word is kept."""
 
 _LOCK: Final = "SELECT revision, message_id FROM aalis.state FOR UPDATE"
 
@@ -110,33 +112,46 @@ _FORGET: Final = (
 )
 
 
-class PostgresWrites:
-    """A `WriteStore` on one connection. `now` in milliseconds since the epoch."""
+def forget_writers(db: Connection, now: int) -> None:
+    """Remove the rows of writers that ended long ago without a word."""
+    db.execute("DELETE FROM aalis.writers WHERE seen_at < %s", (now - WRITER_MS,))
 
-    def __init__(self, session: PostgresSession, now: Callable[[], int]) -> None:
-        self._session = session
+
+class PostgresWrites:
+    """A `WriteStore` on a pool of one connection. `now` in milliseconds since the epoch."""
+
+    def __init__(self, pool: Pool, now: Callable[[], int]) -> None:
+        self._pool = pool
+        self._used: Connection | None = None
         self._now = now
         self._id = uuid4().hex
         self._transaction = 0
         self._stored_revision = self._reached = 0
         self._message_id = 0
         self.revision = 0
-        session.db.execute("DELETE FROM aalis.writers WHERE seen_at < %s", (now() - WRITER_MS,))
+
+    @property
+    def _db(self) -> Connection:
+        """The connection of the transaction that was begun."""
+        if self._used is None:
+            raise psycopg.InterfaceError("no transaction was begun")
+        return self._used
 
     def begin(self) -> None:
         self._transaction += 1
-        self._session.ensure()
-        try:
-            self._lock()
-        except psycopg.OperationalError:
-            self.undo()
-            if not self._session.lost:
-                raise
-            self._session.ensure()  # the server was restarted since the last transaction
-            self._lock()
+        deadline = time.monotonic() + WAIT_SECONDS
+        while True:
+            self._used = self._pool.getconn(deadline - time.monotonic())
+            try:
+                return self._lock()
+            except psycopg.OperationalError:
+                lost = self._db.closed  # the server was restarted since the last transaction
+                self.undo()
+                if not lost:
+                    raise
 
     def _lock(self) -> None:
-        answer = self._session.db.execute(f"BEGIN; {_LOCK}", prepare=False)
+        answer = self._db.execute(f"BEGIN; {_LOCK}", prepare=False)
         answer.nextset()
         self._stored_revision, self._message_id = answer.fetchone() or (0, 0)
         self._reached = self._stored_revision
@@ -148,23 +163,29 @@ class PostgresWrites:
             f" {f'NOTIFY {CHANNEL};' if self._reached > self._stored_revision else ''} COMMIT"
         )
         try:
-            self._session.db.execute(finish, prepare=False)
+            self._db.execute(finish, prepare=False)
         except psycopg.OperationalError:
-            if not self._session.lost or not self._was_committed():
+            if not self._db.closed:
                 raise
+            self._give_back()
+            if not self._was_committed():
+                raise
+        else:
+            self._give_back()
         self.revision = self._reached
 
+    def _give_back(self) -> None:
+        db, self._used = self._db, None
+        self._pool.putconn(db)
+
     def _was_committed(self) -> bool:
-        """Connect again and look whether the transaction whose commit wasn't answered was done."""
+        """Ask on another connection whether the transaction whose commit wasn't answered was done."""
         deadline = time.monotonic() + RESOLVE_SECONDS
         while True:
             try:
-                self._session.ensure(deadline - time.monotonic())
-                with self._session.db.transaction():
-                    self._session.db.execute(_LOCK)
-                    row = self._session.db.execute(
-                        "SELECT transaction FROM aalis.writers WHERE id = %s", (self._id,)
-                    ).fetchone()
+                with self._pool.connection(deadline - time.monotonic()) as db, db.transaction():
+                    db.execute(_LOCK)
+                    row = db.execute("SELECT transaction FROM aalis.writers WHERE id = %s", (self._id,)).fetchone()
                 return row is not None and row[0] == self._transaction
             except psycopg.OperationalError:
                 if time.monotonic() > deadline:
@@ -172,21 +193,18 @@ class PostgresWrites:
                 time.sleep(0.1)
 
     def undo(self) -> None:
-        if self._session.lost:
-            return
-        try:
-            if self._session.db.info.transaction_status != TransactionStatus.IDLE:
-                self._session.db.execute("ROLLBACK")
-        except psycopg.Error:
-            self._session.close()
+        if self._used is not None:
+            with suppress(psycopg.Error):
+                self._used.rollback()
+            self._give_back()
 
     def close(self) -> None:
-        with suppress(psycopg.Error):
-            self._session.db.execute("DELETE FROM aalis.writers WHERE id = %s", (self._id,))
-        self._session.close()
+        with suppress(psycopg.Error), self._pool.connection(CLOSE_SECONDS) as db:
+            db.execute("DELETE FROM aalis.writers WHERE id = %s", (self._id,))
+        self._pool.close()
 
     def save(self, pieces: Sequence[Save]) -> list[SaveResult]:
-        db = self._session.db
+        db = self._db
         stored = self._generations({piece.session_id for piece in pieces})
         named = [(p.session_id, p.message.message_id) for p in pieces if p.message.message_id is not None]
         taken = {(row[0], row[1]) for row in db.execute(_TAKEN, _columns(named, 2))} if named else set()
@@ -224,13 +242,13 @@ class PostgresWrites:
         return results
 
     def _generations(self, session_ids: set[str]) -> dict[str, int]:
-        return dict(self._session.db.execute(_GENERATIONS, (list(session_ids),)).fetchall()) if session_ids else {}
+        return dict(self._db.execute(_GENERATIONS, (list(session_ids),)).fetchall()) if session_ids else {}
 
     def archive(self, pieces: Sequence[Archive]) -> list[int]:
         return [self._archive(piece) for piece in pieces]
 
     def _archive(self, piece: Archive) -> int:
-        db = self._session.db
+        db = self._db
         newest_old = db.execute(_KEPT, (piece.session_id, max(piece.keep, 0))).fetchone()
         if newest_old is None:
             return 0
@@ -247,7 +265,7 @@ class PostgresWrites:
         if session_id is None:
             return self._clear_all()
         lower, values = ("", ()) if below is None else (" AND generation < %s", (below,))
-        db = self._session.db
+        db = self._db
         removed = sum(db.execute(statement + lower, (session_id, *values)).rowcount for statement in _CLEAR)
         if removed:
             counts.rebuild(db, session_id)
@@ -255,19 +273,19 @@ class PostgresWrites:
         return removed
 
     def _clear_all(self) -> int:
-        removed = self._session.db.execute("DELETE FROM aalis.messages").rowcount
-        self._session.db.execute("DELETE FROM aalis.counts")
-        self._session.db.execute("DELETE FROM aalis.recent")
+        removed = self._db.execute("DELETE FROM aalis.messages").rowcount
+        self._db.execute("DELETE FROM aalis.counts")
+        self._db.execute("DELETE FROM aalis.recent")
         return removed
 
     def _find_newest(self, session_id: str) -> None:
-        self._session.db.execute("DELETE FROM aalis.recent WHERE session_id = %s", (session_id,))
-        self._session.db.execute(_NEWEST, (session_id,))
+        self._db.execute("DELETE FROM aalis.recent WHERE session_id = %s", (session_id,))
+        self._db.execute(_NEWEST, (session_id,))
 
     def commit(self, pieces: Sequence[Changeset]) -> list[Outcome]:
         revision = self._reached
         keys = record_keys(pieces)
-        rows = self._session.db.execute(_STORED, _columns(keys, 2)).fetchall() if keys else []
+        rows = self._db.execute(_STORED, _columns(keys, 2)).fetchall() if keys else []
         stored: dict[Key, Stored] = {(row[0], row[1]): (row[2], row[3]) for row in rows}
         plan = Plan(stored, self._generations(generation_ids(pieces)), revision)
         outcomes = [plan.apply(changeset) for changeset in pieces]
@@ -277,7 +295,7 @@ class PostgresWrites:
         return outcomes
 
     def _write(self, plan: Plan) -> None:
-        db, now = self._session.db, self._now()
+        db, now = self._db, self._now()
         if plan.writes:
             rows = [
                 (namespace, key, revision, text, now if text is None else None)

@@ -1,4 +1,4 @@
-"""Reader threads: each has a connection of its own, so that no read waits behind a write."""
+"""Reader threads, with connections of their own, so that no read waits behind a write."""
 
 import asyncio
 import logging
@@ -76,7 +76,7 @@ class Readers:
         self._loop = asyncio.get_running_loop()
         self._queue: SimpleQueue[_Asked | None] = SimpleQueue()
         self._closed = False
-        self._closing = threading.Lock()
+        self._stores = stores
         self._running = len(stores)
         self._ended = self._loop.create_future()
         for number, store in enumerate(stores):
@@ -97,6 +97,16 @@ class Readers:
             for _ in range(self._running):
                 self._queue.put(None)
         await asyncio.wait((self._ended,), timeout=CLOSE_SECONDS)
+        if self._ended.done():
+            await asyncio.to_thread(self._close_stores)
+
+    def _close_stores(self) -> None:
+        # Two SQLite connections that close at once each take the other for one that goes on, and the log stays.
+        for store in self._stores:
+            try:
+                store.close()
+            except Exception:
+                _log.exception("a reader's connection could not be closed")
 
     def _run(self, store: ReadStore) -> None:
         while (asked := self._queue.get()) is not None:
@@ -112,12 +122,6 @@ class Readers:
                 failed = StorageError(f"reading failed: {' '.join(str(error).split()) or type(error).__name__}")
                 failed.__cause__ = error
             self._report(_deliver, asked.future, result, failed)
-        try:
-            # Two SQLite connections that close at once each take the other for one that goes on, and the log stays.
-            with self._closing:
-                store.close()
-        except Exception:
-            _log.exception("a reader's connection could not be closed")
         self._report(self._end)
 
     def _report(self, call: Callable[..., None], *args: Any) -> None:

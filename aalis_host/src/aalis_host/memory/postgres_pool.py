@@ -1,0 +1,62 @@
+"""Connections that come back: a pool replaces those that were lost, and closes those that nobody needed for a while."""
+
+import time
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+import psycopg
+from psycopg_pool import ConnectionPool
+
+__all__ = ["WAIT_SECONDS", "Connection", "Pool", "make_pool", "on_connection"]
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+Pool = ConnectionPool[Connection]
+
+T = TypeVar("T")
+
+WAIT_SECONDS: Final = 5.0
+"""How long work waits for a connection: all are in use, or the server is away."""
+
+IDLE_SECONDS: Final = 60.0
+"""All connections but one are closed when nobody needed them for so long."""
+
+
+def make_pool(name: str, options: dict[str, Any], size: int, configure: Callable[[Connection], None]) -> Pool:
+    """A pool of one to `size` connections; `options` are psycopg's, `configure` is called for each new one."""
+    return ConnectionPool(
+        kwargs={**options, "autocommit": True},
+        name=name,
+        min_size=1,
+        max_size=size,
+        open=True,
+        configure=configure,
+        timeout=WAIT_SECONDS,
+        max_idle=IDLE_SECONDS,
+        # The pause between two tries doubles until the pool gives up. Then it begins anew.
+        reconnect_timeout=WAIT_SECONDS,
+        reconnect_failed=_try_again,
+        num_workers=1,
+    )
+
+
+def _try_again(pool: Pool) -> None:
+    if not pool.get_stats()["pool_size"]:
+        pool.check()
+
+
+def on_connection(pool: Pool, work: Callable[[Connection], T]) -> T:
+    """What `work` answers on a connection of the pool.
+
+    It is done again on another one while they turn out to be lost, as all are after a restart of the server. Raises
+    psycopg.OperationalError when there is none in WAIT_SECONDS.
+    """
+    deadline = time.monotonic() + WAIT_SECONDS
+    while True:
+        db = None
+        try:
+            with pool.connection(deadline - time.monotonic()) as db:
+                return work(db)
+        except psycopg.OperationalError:
+            if db is None or not db.closed:
+                raise

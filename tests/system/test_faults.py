@@ -1,0 +1,254 @@
+"""Whole hosts while the server stops and starts, connections are cut, none is left, and a file is locked by others.
+
+What was acknowledged is there, once; what was accepted gets there; everybody else is told; nothing hangs.
+"""
+
+import asyncio
+import os
+import sqlite3
+import sys
+import threading
+import time
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from aalis_api_session_manager.errors import StorageError
+from aalis_api_session_manager.model import SessionUpdates
+from tests.host.memory.cluster import PORT, Cluster
+from tests.host.memory.cluster import running as running_server
+from tests.host.memory.cutter import Cutter
+from tests.session_manager.kit import Stack, running
+from tests.system.conftest import Aalis, finished
+from tests.system.worker import ROOM, WallClock, work
+
+FOLDER = Path(__file__).parents[2]
+
+
+class Told:
+    """What a worker said, by what it says of it: `made`, `later`, `said`."""
+
+    def __init__(self) -> None:
+        self.names: dict[str, list[str]] = {"ready": [], "made": [], "later": [], "said": []}
+
+    def hear(self, line: str) -> None:
+        what, _, name = line.partition(" ")
+        self.names[what].append(name)
+
+    async def goes_on(self, seconds: float = 40) -> None:
+        """Children are made and messages answered from now on, too, each within so many seconds."""
+        enough = {what: len(self.names[what]) + 10 for what in ("made", "said")}
+        deadline = time.monotonic() + seconds
+        while any(len(self.names[what]) < number for what, number in enough.items()):
+            assert time.monotonic() < deadline, {what: len(names) for what, names in self.names.items()}
+            await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def worker(db: str, name: str) -> AsyncIterator[Told]:
+    """A host process at work; at the end it is asked to stop, and does so in time and without an error."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        "from tests.system.worker import main; main()",
+        db,
+        name,
+        cwd=FOLDER,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(FOLDER), *sys.path])},
+        stdin=PIPE,
+        stdout=PIPE,
+    )
+    told = Told()
+    listening = asyncio.create_task(_listen(process, told))
+    try:
+        yield told
+        assert process.stdin is not None
+        process.stdin.close()
+        async with asyncio.timeout(40):
+            await listening
+            assert await process.wait() == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+        listening.cancel()
+
+
+async def _listen(process: Process, told: Told) -> None:
+    assert process.stdout is not None
+    async for line in process.stdout:
+        told.hear(line.decode().strip())
+
+
+@asynccontextmanager
+async def at_work(stack: Stack) -> AsyncIterator[Told]:
+    """The same in this process."""
+    told, stopped = Told(), asyncio.Event()
+    working = asyncio.create_task(work(stack, "a", stopped, told.hear))
+    try:
+        yield told
+        stopped.set()
+        async with asyncio.timeout(40):
+            await working
+    finally:
+        working.cancel()
+
+
+async def is_all_there(db: str, *workers: Told) -> None:
+    """What was acknowledged or accepted is stored once; no session waits for a turn that nobody runs."""
+    async with running(db, clock=WallClock()) as stack:
+        async with asyncio.timeout(30):
+            while any(info.kind == "room" and info.status == "active" for info in stack.sessions.list_sessions()):
+                await asyncio.sleep(0.05)
+        children = [child.name for child in stack.sessions.get_children(ROOM)]
+        said = [
+            message.message_id
+            for info in stack.sessions.list_sessions()
+            for message in (await stack.host.memory.history(info.id, 1_000_000)).messages
+            if message.role == "user"
+        ]
+    assert len(children) == len(set(children))
+    assert len(said) == len(set(said))
+    for told in workers:
+        assert {*told.names["made"], *told.names["later"]} <= set(children)
+        assert set(told.names["said"]) <= set(said)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """A PostgreSQL server; skipped with the reason where none can be run."""
+    with running_server() as made:
+        yield made
+
+
+@pytest.fixture
+def url(cluster: Cluster) -> Iterator[str]:
+    """An empty database."""
+    with cluster.database() as made:
+        yield made
+
+
+@pytest.mark.rule("STORE-2", "STORE-3")
+@pytest.mark.timeout(200)
+async def test_the_server_stops_and_starts(cluster: Cluster, url: str) -> None:
+    """Two host processes are at work: after each start both go on, and nothing that they were told is missing."""
+    async with worker(url, "a") as one, worker(url, "b") as two:
+        for mode, seconds in (("fast", 1.5), ("immediate", 0.0), ("immediate", 6.0)):
+            await asyncio.gather(one.goes_on(), two.goes_on())
+            await asyncio.to_thread(cluster.stop, mode)
+            await asyncio.sleep(seconds)
+            await asyncio.to_thread(cluster.start)
+        await asyncio.gather(one.goes_on(), two.goes_on())
+    await is_all_there(url, one, two)
+
+
+@pytest.mark.rule("STORE-2", "STORE-3")
+@pytest.mark.timeout(120)
+async def test_connections_are_cut_in_the_middle_of_commits(cluster: Cluster, url: str) -> None:
+    """Whether or not the server got the commit: nobody is told of an error, and all is stored once."""
+    name = url.split("/")[-1].split("?")[0]
+    with Cutter(cluster.folder / f".s.PGSQL.{PORT}") as cutter:
+        async with running(cluster.url(name, cutter.folder), clock=WallClock()) as stack, at_work(stack) as told:
+            for number in range(20):
+                await told.goes_on()
+                cutter.cut_at(b"UPDATE aalis.state SET revision", arrives=bool(number % 2))
+                async with asyncio.timeout(20):
+                    while cutter.cuts == number:
+                        await asyncio.sleep(0.001)
+            await told.goes_on()
+    assert told.names["later"] == []
+    await is_all_there(url, told)
+
+
+@pytest.mark.rule("STORE-3")
+@pytest.mark.timeout(120)
+async def test_no_connection_is_left(cluster: Cluster, url: str) -> None:
+    """Others hold what the server has to give: the host shares what it has; with none it says so, and goes on later."""
+    with psycopg.connect(url, autocommit=True) as db:
+        name = db.info.dbname
+        db.execute(f"CREATE ROLE few LOGIN; GRANT CREATE ON DATABASE {name} TO few")
+        try:
+            async with running(url.replace("tests@", "few@"), clock=WallClock()) as stack, at_work(stack) as told:
+                await told.goes_on()
+                db.execute("ALTER ROLE few CONNECTION LIMIT 3")
+                memory = stack.host.memory
+                pages = await asyncio.gather(*(memory.history(ROOM, 5) for _ in range(500)))
+                assert all(page.messages for page in pages)
+                await told.goes_on()
+                db.execute("ALTER ROLE few CONNECTION LIMIT 0")
+                db.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'few'")
+                async with asyncio.timeout(20):
+                    with pytest.raises(StorageError, match="connection"):
+                        await memory.history(ROOM, 5)
+                    with pytest.raises(StorageError, match="connection") as refused:
+                        await stack.sessions.update_session(ROOM, SessionUpdates(title="later"))
+                assert refused.value.pending
+                db.execute("ALTER ROLE few CONNECTION LIMIT -1")
+                await told.goes_on()
+                session = stack.sessions.get_session(ROOM)
+                assert session is not None and session.title == "later"
+            await is_all_there(url, told)
+        finally:
+            db.execute("DROP OWNED BY few; DROP ROLE few")
+
+
+@contextmanager
+def locking(db: Path, held: float, free: float) -> Iterator[None]:
+    """Another program that has the file's write lock most of the time."""
+
+    def hold() -> None:
+        with closing(sqlite3.connect(db, timeout=20, isolation_level=None)) as file:
+            while not stopped.wait(free):
+                file.execute("BEGIN IMMEDIATE")
+                time.sleep(held)
+                file.execute("COMMIT")
+
+    stopped = threading.Event()
+    thread = threading.Thread(target=hold)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopped.set()
+        thread.join()
+
+
+@pytest.mark.rule("STORE-2", "STORE-3")
+@pytest.mark.timeout(200)
+async def test_two_commands_and_a_host_on_a_file_that_others_lock(aalis: Aalis, tmp_path: Path) -> None:
+    """The host goes on; each command does what it was asked, or says why not, also while the lock is held for longer
+    than a transaction waits."""
+    db = tmp_path / "x.db"
+
+    def make(name: str, times: int) -> list[str]:
+        """The ids that it was told."""
+        made = []
+        for number in range(times):
+            status, out, err = finished(aalis("sessions", "create", "--name", f"{name}-{number}", "--db", db))
+            if status == 0:
+                made.append(out.strip())
+            else:
+                assert "locked" in err.splitlines()[-1] and "Traceback" not in err, err
+        return made
+
+    async def two_commands(times: int) -> list[str]:
+        made = await asyncio.gather(*(asyncio.to_thread(make, name, times) for name in ("b", "c")))
+        return made[0] + made[1]
+
+    async with worker(str(db), "a") as told:
+        await told.goes_on()
+        with locking(db, 0.8, 0.4):
+            made = await two_commands(5)
+            assert len(made) == 10
+            await told.goes_on()
+        with locking(db, 7.0, 0.1):
+            await asyncio.sleep(0.5)
+            made += await two_commands(1)
+        await told.goes_on()
+    await is_all_there(str(db), told)
+    async with running(db, clock=WallClock()) as stack:
+        assert all(stack.sessions.get_session(session_id) for session_id in made)
