@@ -1,9 +1,12 @@
 """What the tests of several folders share."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.cluster import Cluster, running
 
 SHARED = Path(__file__).parents[2] / "shared"
 
@@ -18,3 +21,26 @@ def shared() -> Path:
     if not SHARED.is_dir():
         pytest.skip("the folder `shared` isn't beside the clone")
     return SHARED
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """A PostgreSQL server; skipped with the reason where none can be run."""
+    with running() as started:
+        yield started
+
+
+@pytest.fixture
+def url(cluster: Cluster) -> Iterator[str]:
+    """An empty database on the server."""
+    with cluster.database() as made:
+        yield made
+
+
+@pytest.fixture
+def db(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A database that doesn't exist yet: a file, or on the server where `each_back_end` says so."""
+    if getattr(request, "param", "sqlite") == "postgres":
+        made: str = request.getfixturevalue("url")
+        return made
+    return str(tmp_path / "aalis.db")

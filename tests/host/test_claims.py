@@ -2,12 +2,12 @@
 
 import asyncio
 import json
-from pathlib import Path
 
 import pytest
 
 from aalis_api_session_manager.memory import Change, Changeset
 from aalis_host.claims import NAMESPACE, TTL_MS
+from tests.cluster import each_back_end
 from tests.session_manager.kit import Adapter, Clock, Model, Stack, group_message, running
 
 
@@ -25,16 +25,12 @@ class Counting(Model):
         return await super().complete(messages, tools)
 
 
-@pytest.fixture
-def db(tmp_path: Path) -> Path:
-    return tmp_path / "aalis.db"
-
-
 async def claims_of(stack: Stack) -> list[dict[str, object]]:
     return [row.data for row in await stack.host.memory.list_metadata(NAMESPACE) if row.data is not None]
 
 
-async def test_two_hosts_take_turns(db: Path) -> None:
+@each_back_end
+async def test_two_hosts_take_turns(db: str) -> None:
     """Messages of one session come into two hosts at once: the turns run one after the other, and all run."""
     Counting.running = Counting.most = 0
     clock = Clock()
@@ -50,7 +46,29 @@ async def test_two_hosts_take_turns(db: Path) -> None:
         assert [message.role for message in page.messages] == ["user", "assistant"] * 10
 
 
-async def test_a_claim_goes_with_its_turn(db: Path) -> None:
+@each_back_end
+async def test_neither_of_two_busy_hosts_waits_for_long(db: str) -> None:
+    """Each has always another message of the room: the turns go to and fro between them."""
+    clock = Clock()
+    async with running(db, clock=clock) as one, running(db, clock=clock) as two:
+        for stack in (one, two):
+            stack.host.add_platform(Adapter())
+        await one.say("room", "first")
+
+        async def busy(stack: Stack, name: str) -> None:
+            for number in range(10):
+                await stack.say("room", f"{name}{number}")
+
+        await asyncio.gather(busy(one, "a"), busy(two, "b"))
+        page = await one.host.memory.history("room", 100)
+        said = "".join(message.content[0] for message in page.messages if message.role == "user")[1:]
+        assert sorted(said) == ["a"] * 10 + ["b"] * 10
+        both = said[said.index("b" if said[0] == "a" else "a") :].rstrip("ab"[said[-1] == "b"])
+        assert "aa" not in both and "bb" not in both, said
+
+
+@each_back_end
+async def test_a_claim_goes_with_its_turn(db: str) -> None:
     """When the turn has ended and its host has stopped no claim is left."""
     async with running(db) as stack:
         await stack.say("room")
@@ -58,7 +76,8 @@ async def test_a_claim_goes_with_its_turn(db: Path) -> None:
         assert await claims_of(stack) == []
 
 
-async def test_a_killed_holder_frees_the_session(db: Path) -> None:
+@each_back_end
+async def test_a_killed_holder_frees_the_session(db: str) -> None:
     """A claim whose holder doesn't renew it any more is taken over once it has expired, with a higher number."""
     clock = Clock()
     async with running(db, clock=clock) as stack:
@@ -79,7 +98,8 @@ async def test_a_killed_holder_frees_the_session(db: Path) -> None:
         await turn
 
 
-async def test_an_overtaken_holder_writes_nothing_more(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@each_back_end
+async def test_an_overtaken_holder_writes_nothing_more(db: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A host that was cut off, and whose claim another has by now, ends its turn as stopped and stores no reply."""
     monkeypatch.setattr("aalis_host.claims.TTL_MS", 0)
     async with running(db) as stack:
@@ -98,7 +118,8 @@ async def test_an_overtaken_holder_writes_nothing_more(db: Path, monkeypatch: py
         assert await claims_of(stack) == [other]
 
 
-async def test_a_deletion_ends_the_wait_for_a_claim(db: Path) -> None:
+@each_back_end
+async def test_a_deletion_ends_the_wait_for_a_claim(db: str) -> None:
     """A message that waits for another host's turn doesn't hold up the deletion of its session."""
     clock = Clock()
     async with running(db, clock=clock) as stack:

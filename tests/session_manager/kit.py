@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any, ClassVar
 
 from attrs import define, field
@@ -143,7 +142,7 @@ def private_message(session_id: str, content: str = "hello", **fields: Any) -> I
 
 @asynccontextmanager
 async def running(
-    db: Path | str,
+    db: str | str,
     *plugins: object,
     model: Model | None = None,
     recorder: Recorder | None = None,

@@ -125,14 +125,14 @@ def watched_memory(**fields: Any) -> Iterator[list[Watched]]:
         yield made
 
 
-def rows(db: Path, namespace: str) -> dict[str, str]:
+def rows(db: str, namespace: str) -> dict[str, str]:
     """What the file holds of a namespace: the JSON text by key."""
     with closing(sqlite3.connect(db)) as file:
         found = file.execute("SELECT key, data FROM metadata WHERE namespace = ? AND data IS NOT NULL", (namespace,))
         return dict(found.fetchall())
 
 
-def write_rows(db: Path, namespace: str, texts: Mapping[str, str]) -> None:
+def write_rows(db: str, namespace: str, texts: Mapping[str, str]) -> None:
     """Put JSON texts into the file, as they are, as another program would."""
     with closing(sqlite3.connect(db)) as file, file:
         for key, text in texts.items():
@@ -144,7 +144,7 @@ def write_rows(db: Path, namespace: str, texts: Mapping[str, str]) -> None:
             )
 
 
-def copy_database(db: Path, copy: Path) -> None:
+def copy_database(db: str, copy: Path) -> None:
     """A copy of the file as it is committed at this moment."""
     with closing(sqlite3.connect(db)) as source, closing(sqlite3.connect(copy)) as target:
         source.backup(target)

@@ -5,7 +5,6 @@ import json
 import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from pathlib import Path
 from typing import Any, ClassVar
 
 from attrs import define, field
@@ -32,7 +31,7 @@ __all__ = [
 ]
 
 
-def read_stored(db: Path, namespace: str, key: str) -> dict[str, Any] | None:
+def read_stored(db: str, namespace: str, key: str) -> dict[str, Any] | None:
     """A record as any other program would read it from the file now; None when it isn't there."""
     with closing(sqlite3.connect(db)) as file:
         query = "SELECT data FROM metadata WHERE namespace = ? AND key = ? AND data IS NOT NULL"
@@ -40,14 +39,14 @@ def read_stored(db: Path, namespace: str, key: str) -> dict[str, Any] | None:
     return None if row is None else json.loads(row[0])
 
 
-def stored_keys(db: Path, namespace: str) -> list[str]:
+def stored_keys(db: str, namespace: str) -> list[str]:
     """The keys of a namespace in the file, sorted."""
     with closing(sqlite3.connect(db)) as file:
         query = "SELECT key FROM metadata WHERE namespace = ? AND data IS NOT NULL ORDER BY key"
         return [key for (key,) in file.execute(query, (namespace,))]
 
 
-def write_stored(db: Path, namespace: str, key: str, data: dict[str, Any] | str) -> None:
+def write_stored(db: str, namespace: str, key: str, data: dict[str, Any] | str) -> None:
     """Put a record (or a text that is none) into the file, as another program would; nobody may be running on it."""
     text = data if isinstance(data, str) else json.dumps(data)
     with closing(sqlite3.connect(db)) as file, file:

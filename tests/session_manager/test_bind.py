@@ -1,7 +1,5 @@
 """Workspaces, bindings and directories of sessions."""
 
-from pathlib import Path
-
 import pytest
 
 from aalis_api_session_manager.errors import AalisError, InvalidSession, SessionNotFound, WorkspaceNotFound
@@ -23,7 +21,7 @@ async def bound(stack: Stack, root: str = ROOT) -> SessionInfo:
 
 @pytest.mark.rule("BIND-1")
 @pytest.mark.parametrize("workspace", [None, "default"])
-async def test_the_default_workspace_isnt_stored(stack: Stack, db: Path, workspace: str | None) -> None:
+async def test_the_default_workspace_isnt_stored(stack: Stack, db: str, workspace: str | None) -> None:
     """Left out or named, it is no field of the record."""
     session = await stack.sessions.create_session(creation=SessionCreation(created_from="cli", workspace=workspace))
     assert session.workspace is None
@@ -31,7 +29,7 @@ async def test_the_default_workspace_isnt_stored(stack: Stack, db: Path, workspa
 
 
 @pytest.mark.rule("BIND-1")
-async def test_a_workspace_must_have_a_record(stack: Stack, db: Path) -> None:
+async def test_a_workspace_must_have_a_record(stack: Stack, db: str) -> None:
     """An unknown id, the key of a place, an empty text: raised with that id, and no session is made."""
     known = (await stack.sessions.add_workspace(ROOT)).workspace.id
     for unknown in ("unknown", f"workspace:{known}", "workspace:default", ""):
@@ -44,7 +42,7 @@ async def test_a_workspace_must_have_a_record(stack: Stack, db: Path) -> None:
 
 
 @pytest.mark.rule("BIND-1", "BIND-5", "CREATE-1")
-async def test_workspace_and_binding_stay_with_the_root(db: Path) -> None:
+async def test_workspace_and_binding_stay_with_the_root(db: str) -> None:
     """The id without a prefix, on the root alone; both are read back as they were given."""
     async with running(db) as stack:
         workspace = (await stack.sessions.add_workspace(ROOT)).workspace.id
@@ -62,7 +60,7 @@ async def test_workspace_and_binding_stay_with_the_root(db: Path) -> None:
 
 
 @pytest.mark.rule("BIND-2")
-async def test_a_project_needs_a_binding_and_the_default_takes_none(stack: Stack, db: Path) -> None:
+async def test_a_project_needs_a_binding_and_the_default_takes_none(stack: Stack, db: str) -> None:
     """Raised both ways, and no session is made."""
     workspace = (await stack.sessions.add_workspace(ROOT)).workspace.id
     for wrong in (
@@ -92,7 +90,7 @@ async def test_paths_are_taken_as_they_are(stack: Stack, root: str) -> None:
 
 
 @pytest.mark.rule("BIND-3")
-async def test_further_directories_replace_and_worktrees_add_once(stack: Stack, db: Path) -> None:
+async def test_further_directories_replace_and_worktrees_add_once(stack: Stack, db: str) -> None:
     """From anywhere in the tree they are written to the root, each change with its event."""
     root = await bound(stack)
     child = await stack.sessions.create_child_session(root.id)
@@ -165,7 +163,7 @@ async def test_one_text_is_not_several_directories(stack: Stack) -> None:
 
 
 @pytest.mark.rule("BIND-4", "CREATE-4")
-async def test_the_current_directory_is_every_sessions_own(stack: Stack, db: Path) -> None:
+async def test_the_current_directory_is_every_sessions_own(stack: Stack, db: str) -> None:
     """None at first, even when bound; a child takes its parent's of that moment; then each changes its own."""
     root = await bound(stack)
     early = await stack.sessions.create_child_session(root.id)
@@ -214,7 +212,7 @@ async def test_nothing_else_changes_directory_workspace_or_binding(stack: Stack)
 
 
 @pytest.mark.rule("BIND-5")
-async def test_no_clearing_takes_them_and_deleting_does(db: Path) -> None:
+async def test_no_clearing_takes_them_and_deleting_does(db: str) -> None:
     """Cleared by session, by type, and everywhere: all stays. Deleted and made again: nothing is left."""
     async with running(db) as stack:
         root = await bound(stack)

@@ -1,7 +1,6 @@
 """Clearing a history deletes the children."""
 
 import asyncio
-from pathlib import Path
 from typing import ClassVar
 
 import pytest
@@ -35,7 +34,7 @@ EVERYTHING = {*TREE, "other", "x", "x1"}
 
 @rule("CLEAR-1")
 @pytest.mark.parametrize("types", [(), ("context",), ("notes", "context")])
-async def test_a_cleared_history_takes_the_sessions_children_with_it(db: Path, types: tuple[str, ...]) -> None:
+async def test_a_cleared_history_takes_the_sessions_children_with_it(db: str, types: tuple[str, ...]) -> None:
     """All levels below, with their history; the session itself stays, others are untouched."""
     async with running(db) as stack:
         await two_trees(stack)
@@ -55,7 +54,7 @@ async def test_a_cleared_history_takes_the_sessions_children_with_it(db: Path, t
 
 
 @rule("CLEAR-1")
-async def test_a_childs_cleared_history_takes_only_its_own_children(db: Path) -> None:
+async def test_a_childs_cleared_history_takes_only_its_own_children(db: str) -> None:
     async with running(db) as stack:
         await two_trees(stack)
         await stack.host.clear_memory(ClearRequest(scope="session", session_id="a"))
@@ -65,7 +64,7 @@ async def test_a_childs_cleared_history_takes_only_its_own_children(db: Path) ->
 
 @rule("CLEAR-1")
 @pytest.mark.parametrize("types", [(), ("context",)])
-async def test_when_every_history_is_cleared_all_children_go(db: Path, types: tuple[str, ...]) -> None:
+async def test_when_every_history_is_cleared_all_children_go(db: str, types: tuple[str, ...]) -> None:
     """Everywhere; the roots stay."""
     async with running(db) as stack:
         await two_trees(stack)
@@ -82,7 +81,7 @@ async def test_when_every_history_is_cleared_all_children_go(db: Path, types: tu
 
 @rule("CLEAR-2")
 @pytest.mark.parametrize("scope", ["session", "all"])
-async def test_other_types_take_no_child(db: Path, scope: str) -> None:
+async def test_other_types_take_no_child(db: str, scope: str) -> None:
     async with running(db) as stack:
         await two_trees(stack)
         session_id = "root" if scope == "session" else None
@@ -104,7 +103,7 @@ class Notes:
 
 
 @rule("CLEAR-2")
-async def test_a_history_that_couldnt_be_cleared_takes_no_child(db: Path) -> None:
+async def test_a_history_that_couldnt_be_cleared_takes_no_child(db: str) -> None:
     """Whatever other stores say."""
     with watched_memory() as memories:
         async with running(db, Notes()) as stack:
@@ -117,7 +116,7 @@ async def test_a_history_that_couldnt_be_cleared_takes_no_child(db: Path) -> Non
 
 
 @rule("CLEAR-2")
-async def test_only_the_history_row_counts(db: Path) -> None:
+async def test_only_the_history_row_counts(db: str) -> None:
     """Other stores were cleared, nobody spoke for the history: no child is deleted."""
     async with running(db, Notes()) as stack:
         await two_trees(stack)
@@ -131,7 +130,7 @@ async def test_only_the_history_row_counts(db: Path) -> None:
 
 
 @rule("CLEAR-1", "BIND-5")
-async def test_clearing_leaves_the_session_itself_as_it_is(db: Path) -> None:
+async def test_clearing_leaves_the_session_itself_as_it_is(db: str) -> None:
     async with running(db) as stack:
         await tree(stack.sessions)
         await stack.sessions.update_session_title("root", "T")
@@ -144,7 +143,7 @@ async def test_clearing_leaves_the_session_itself_as_it_is(db: Path) -> None:
 
 
 @rule("CLEAR-1", "DELETE-5")
-async def test_children_that_cant_be_deleted_yet_are_deleted_later(db: Path) -> None:
+async def test_children_that_cant_be_deleted_yet_are_deleted_later(db: str) -> None:
     """The store refuses meanwhile: whoever clears isn't told an error of the children, they go when it works again."""
     with watched_memory() as memories:
         async with running(db) as stack:
@@ -160,7 +159,7 @@ async def test_children_that_cant_be_deleted_yet_are_deleted_later(db: Path) -> 
 
 
 @rule("CLEAR-1")
-async def test_clearing_an_unknown_session_deletes_nothing(db: Path) -> None:
+async def test_clearing_an_unknown_session_deletes_nothing(db: str) -> None:
     async with running(db) as stack:
         await two_trees(stack)
         await stack.host.clear_memory(ClearRequest(scope="session", session_id="nobody"))

@@ -4,7 +4,6 @@ import asyncio
 import subprocess
 import sys
 import uuid
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -60,7 +59,7 @@ def hand_out(monkeypatch: pytest.MonkeyPatch, *ids: str) -> None:
 
 
 @pytest.mark.rule("CREATE-1")
-async def test_a_new_session_has_a_fresh_random_id(stack: Stack, db: Path) -> None:
+async def test_a_new_session_has_a_fresh_random_id(stack: Stack, db: str) -> None:
     """A version 4 UUID (122 random bits), the draft's fields, the creation's; durable when it is answered."""
     draft = SessionDraft(name="N", title="T", status="waiting", input_context="do it", result="R", metadata={"a": [1]})
     made = await stack.sessions.create_session(draft, SessionCreation(created_from="webui"))
@@ -97,7 +96,7 @@ async def test_an_id_that_was_deleted_isnt_fresh(stack: Stack, monkeypatch: pyte
 
 
 @pytest.mark.rule("CREATE-1", "STORE-4")
-async def test_the_id_of_a_damaged_record_isnt_fresh(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_id_of_a_damaged_record_isnt_fresh(db: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is on disk stays there."""
     async with running(db):
         pass
@@ -108,7 +107,7 @@ async def test_the_id_of_a_damaged_record_isnt_fresh(db: Path, monkeypatch: pyte
 
 
 @pytest.mark.rule("CREATE-1")
-async def test_an_id_that_another_process_took_isnt_fresh(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_id_that_another_process_took_isnt_fresh(db: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The store refuses the record that is there by now: the next id is taken, the other's session untouched."""
 
     async def never(after_revision: int) -> Any:
@@ -147,7 +146,7 @@ async def test_what_the_session_manager_owns_cant_be_passed(stack: Stack) -> Non
 
 
 @pytest.mark.rule("CREATE-3")
-async def test_a_creation_is_for_roots_only(stack: Stack, db: Path) -> None:
+async def test_a_creation_is_for_roots_only(stack: Stack, db: str) -> None:
     """Beside a parent it raises, whatever it says; a draft's parent raises where the parent is said otherwise."""
     await stack.sessions.ensure_session("parent")
     child_draft = SessionDraft(parent_id="parent")
@@ -171,7 +170,7 @@ async def test_a_creation_is_for_roots_only(stack: Stack, db: Path) -> None:
 
 
 @pytest.mark.rule("CREATE-4", "CREATE-8", "CREATE-9", "DELETE-3")
-async def test_a_missing_parent_is_made_by_id_first(stack: Stack, db: Path) -> None:
+async def test_a_missing_parent_is_made_by_id_first(stack: Stack, db: str) -> None:
     """A bare, unfiled, active root with exactly this id; the child below it; the parent is told of its child."""
     child = await stack.sessions.create_child_session("onebot:1:group:2", SessionDraft(name="C", title="T"))
     parent = stack.sessions.get_session("onebot:1:group:2")
@@ -196,7 +195,7 @@ async def test_children_made_at_once_below_a_missing_parent(stack: Stack) -> Non
 
 
 @pytest.mark.rule("CREATE-5", "CREATE-8")
-async def test_ensuring_a_missing_one_makes_an_active_root(stack: Stack, db: Path) -> None:
+async def test_ensuring_a_missing_one_makes_an_active_root(stack: Stack, db: str) -> None:
     """With exactly this id, the patch's fields, no origin, and a creation source only if one was passed."""
     plain = await stack.sessions.ensure_session("a")
     given = await stack.sessions.ensure_session("b", SessionDraft(name="N", metadata={"x": 1}))
@@ -222,7 +221,7 @@ async def test_ensuring_an_existing_one_merges(stack: Stack) -> None:
 
 
 @pytest.mark.rule("CREATE-5", "ORIGIN-1")
-async def test_the_creation_source_is_filled_in_only_where_nothing_is_known(db: Path) -> None:
+async def test_the_creation_source_is_filled_in_only_where_nothing_is_known(db: str) -> None:
     """An unfiled root gets it, stored and told; a room, a bound one, one that has it, and a child keep their own."""
     creation = SessionCreation(created_from="webui")
     async with running(db) as stack:
@@ -282,7 +281,7 @@ HARD_IDS = {
 
 @pytest.mark.rule("CREATE-5", "KIND-3")
 @pytest.mark.parametrize("session_id", HARD_IDS.values(), ids=HARD_IDS)
-async def test_hard_ids_are_kept_to_the_letter(db: Path, session_id: str) -> None:
+async def test_hard_ids_are_kept_to_the_letter(db: str, session_id: str) -> None:
     """Made, changed, with a child, filed, read back after a restart, deleted: always exactly this id."""
     async with running(db) as stack:
         stack.host.add_platform(Adapter())
@@ -303,7 +302,7 @@ async def test_hard_ids_are_kept_to_the_letter(db: Path, session_id: str) -> Non
 
 @pytest.mark.rule("CREATE-5")
 @pytest.mark.parametrize("session_id", ["", "a\x00b", "a\ud800"])
-async def test_what_cant_be_an_id_is_refused(stack: Stack, db: Path, session_id: str) -> None:
+async def test_what_cant_be_an_id_is_refused(stack: Stack, db: str, session_id: str) -> None:
     """An id that can't be stored as it is raises, also as a child's parent, instead of becoming another one."""
     with pytest.raises(InvalidSession):
         await stack.sessions.ensure_session(session_id)
@@ -313,7 +312,7 @@ async def test_what_cant_be_an_id_is_refused(stack: Stack, db: Path, session_id:
 
 
 @pytest.mark.rule("CREATE-6")
-async def test_metadata_is_stored_as_given(db: Path) -> None:
+async def test_metadata_is_stored_as_given(db: str) -> None:
     """Create, child and ensure keep it whole; `title` and `inputContext` in it stay there; the caller keeps no hold."""
     given: dict[str, Any] = {
         "title": "not a title",
@@ -340,7 +339,7 @@ async def test_metadata_is_stored_as_given(db: Path) -> None:
 
 
 @pytest.mark.rule("CREATE-7")
-async def test_an_update_merges_metadata_and_is_told(stack: Stack, db: Path) -> None:
+async def test_an_update_merges_metadata_and_is_told(stack: Stack, db: str) -> None:
     """Whole values by top-level key; fields left out stay, None clears; one `session_updated`; unknown ids raise."""
     draft = SessionDraft(name="N", title="T", input_context="C", metadata={"a": {"x": 1}, "b": [1], "c": 1})
     made = await stack.sessions.create_session(draft)
@@ -393,7 +392,7 @@ async def test_which_records_are_unfiled(stack: Stack) -> None:
 
 
 @pytest.mark.rule("CREATE-10", "EVENT-1")
-async def test_completing_sets_status_and_result_and_is_told(stack: Stack, db: Path) -> None:
+async def test_completing_sets_status_and_result_and_is_told(stack: Stack, db: str) -> None:
     """`session_completed` carries the session as it is then, after it is in the file; again completed, told again."""
     read: list[Any] = []
 
@@ -421,7 +420,7 @@ async def test_only_completing_is_told_as_completed(stack: Stack) -> None:
 
 
 @pytest.mark.rule("CREATE-10")
-async def test_a_completion_is_told_once_over_a_restart(db: Path) -> None:
+async def test_a_completion_is_told_once_over_a_restart(db: str) -> None:
     """Neither loading nor a later change tells it again."""
     async with running(db) as stack:
         await stack.sessions.ensure_session("s")
@@ -433,7 +432,7 @@ async def test_a_completion_is_told_once_over_a_restart(db: Path) -> None:
 
 
 @pytest.mark.rule("CREATE-10")
-async def test_a_title_is_set_and_told(stack: Stack, db: Path) -> None:
+async def test_a_title_is_set_and_told(stack: Stack, db: str) -> None:
     """With any letters; the rest of the record stays."""
     made = await stack.sessions.create_session(SessionDraft(name="N"))
     await stack.sessions.update_session_title(made.id, "👩‍👩‍👧‍👦 «Ü»")
@@ -444,7 +443,7 @@ async def test_a_title_is_set_and_told(stack: Stack, db: Path) -> None:
 
 
 @pytest.mark.rule("CREATE-11", "INTAKE-3")
-def test_the_terminals_sessions_are_created_from_cli(db: Path) -> None:
+def test_the_terminals_sessions_are_created_from_cli(db: str) -> None:
     """`aalis chat`, new and by name, makes its session with `created_from` before it sends; it is no room."""
     for arguments in ([], ["--session", "mine"]):
         command = [sys.executable, "-c", "from aalis_host.cli import main; main()", "chat", *arguments, "--db", str(db)]
@@ -460,7 +459,7 @@ def test_the_terminals_sessions_are_created_from_cli(db: Path) -> None:
 
 
 @pytest.mark.rule("CREATE-1", "CREATE-2", "STORE-1")
-async def test_everything_of_a_session_is_there_after_a_restart(db: Path) -> None:
+async def test_everything_of_a_session_is_there_after_a_restart(db: str) -> None:
     """Every field of the documents, as it was."""
     async with running(db) as stack:
         stack.host.add_platform(Adapter())

@@ -30,7 +30,7 @@ def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @rule("DELETE-1")
-async def test_deepest_first_and_each_is_told_before_it_is_cleared(db: Path) -> None:
+async def test_deepest_first_and_each_is_told_before_it_is_cleared(db: str) -> None:
     keeper = Keeper()
     async with running(db, keeper) as stack:
         await tree(stack.sessions)
@@ -45,7 +45,7 @@ async def test_deepest_first_and_each_is_told_before_it_is_cleared(db: Path) -> 
 
 
 @rule("DELETE-1", "EVENT-1")
-async def test_listeners_see_no_record_and_the_whole_history(db: Path) -> None:
+async def test_listeners_see_no_record_and_the_whole_history(db: str) -> None:
     """While listeners of `session_deleted` run the tree is out of the table and the history is still there."""
     keeper = Keeper()
     seen: dict[str, tuple[bool, list[str]]] = {}
@@ -85,7 +85,7 @@ async def test_the_tree_leaves_the_table_with_new_generations_in_one_step(stack:
 
 
 @rule("DELETE-1")
-async def test_an_unknown_id_is_a_no_op(db: Path) -> None:
+async def test_an_unknown_id_is_a_no_op(db: str) -> None:
     with watched_memory() as memories:
         async with running(db) as stack:
             memories[0].forget()
@@ -96,7 +96,7 @@ async def test_an_unknown_id_is_a_no_op(db: Path) -> None:
 
 
 @rule("DELETE-1")
-async def test_a_second_call_awaits_the_first(db: Path) -> None:
+async def test_a_second_call_awaits_the_first(db: str) -> None:
     """Also one for a session below: it returns when the whole deletion has ended, and nothing is told twice."""
     keeper, go = Keeper(), asyncio.Event()
     keeper.on_deleted = lambda session_id: go.wait()  # type: ignore[assignment,return-value]
@@ -117,7 +117,7 @@ async def test_a_second_call_awaits_the_first(db: Path) -> None:
 
 @rule("DELETE-1")
 @pytest.mark.parametrize("session_id", ["root", "a"])
-async def test_making_an_id_that_is_being_deleted_waits_for_the_end(db: Path, session_id: str) -> None:
+async def test_making_an_id_that_is_being_deleted_waits_for_the_end(db: str, session_id: str) -> None:
     """`ensure_session` and `create_child_session` wait until everything is cleared; then the id is new."""
     keeper, go = Keeper(), asyncio.Event()
     keeper.on_clear = lambda one: go.wait()  # type: ignore[assignment,return-value]
@@ -140,7 +140,7 @@ async def test_making_an_id_that_is_being_deleted_waits_for_the_end(db: Path, se
 
 
 @rule("DELETE-1")
-async def test_a_session_with_a_parent_that_is_being_deleted_waits_too(db: Path) -> None:
+async def test_a_session_with_a_parent_that_is_being_deleted_waits_too(db: str) -> None:
     """`create_session` below it finds no parent when the deletion has ended."""
     keeper, go = Keeper(), asyncio.Event()
     keeper.on_clear = lambda one: go.wait()  # type: ignore[assignment,return-value]
@@ -159,7 +159,7 @@ async def test_a_session_with_a_parent_that_is_being_deleted_waits_too(db: Path)
 
 
 @rule("DELETE-1")
-async def test_deleting_a_parent_while_its_child_is_being_deleted(db: Path) -> None:
+async def test_deleting_a_parent_while_its_child_is_being_deleted(db: str) -> None:
     """The parent is told and cleared after its child, whichever deletion began first."""
     keeper, go = Keeper(), asyncio.Event()
     async with running(db, keeper) as stack:
@@ -187,7 +187,7 @@ async def test_deleting_a_parent_while_its_child_is_being_deleted(db: Path) -> N
 
 
 @rule("DELETE-2")
-async def test_a_running_turn_is_stopped_and_the_session_held_until_it_is_cleared(db: Path) -> None:
+async def test_a_running_turn_is_stopped_and_the_session_held_until_it_is_cleared(db: str) -> None:
     keeper, go = Keeper(), asyncio.Event()
     model = Model(hold=asyncio.Event())
     async with running(db, keeper, model=model) as stack:
@@ -216,7 +216,7 @@ async def test_a_running_turn_is_stopped_and_the_session_held_until_it_is_cleare
 
 
 @rule("DELETE-2")
-async def test_turns_of_the_sessions_below_are_stopped_too(db: Path) -> None:
+async def test_turns_of_the_sessions_below_are_stopped_too(db: str) -> None:
     keeper, model = Keeper(), Model(hold=asyncio.Event())
     async with running(db, keeper, model=model) as stack:
         await tree(stack.sessions)
@@ -233,7 +233,7 @@ async def test_turns_of_the_sessions_below_are_stopped_too(db: Path) -> None:
 
 
 @rule("DELETE-2", "DELETE-1")
-async def test_without_an_agent_the_order_is_the_same(db: Path) -> None:
+async def test_without_an_agent_the_order_is_the_same(db: str) -> None:
     keeper = Keeper()
     async with running(db, keeper) as stack:
         stack.host.services.withdraw(CONTEXT_ID)
@@ -247,7 +247,7 @@ async def test_without_an_agent_the_order_is_the_same(db: Path) -> None:
 
 
 @rule("DELETE-2")
-async def test_a_turn_deletes_its_own_session(db: Path) -> None:
+async def test_a_turn_deletes_its_own_session(db: str) -> None:
     """A listener in the turn asks for the deletion of the session it runs in: everything is cleared, nobody hangs."""
     keeper = Keeper()
     async with running(db, keeper) as stack:
@@ -279,7 +279,7 @@ async def test_the_parent_hears_of_a_new_child_once_afterwards(stack: Stack) -> 
 
 
 @rule("DELETE-3")
-async def test_the_parent_hears_of_a_deleted_child_once_afterwards(db: Path) -> None:
+async def test_the_parent_hears_of_a_deleted_child_once_afterwards(db: str) -> None:
     """One `session_updated` for the whole subtree, after its last `session_deleted`; then the call returns."""
     async with running(db) as stack:
         await tree(stack.sessions)
@@ -300,9 +300,7 @@ async def test_the_parent_hears_of_a_deleted_child_once_afterwards(db: Path) -> 
 @pytest.mark.parametrize("moment", ["on_deleted", "on_clear"])
 @pytest.mark.parametrize("make", ["ensure", "child", "create"])
 @pytest.mark.parametrize("about", ["a1", "root"])
-async def test_making_it_again_inside_its_own_deletion_is_an_error(
-    db: Path, moment: str, make: str, about: str
-) -> None:
+async def test_making_it_again_inside_its_own_deletion_is_an_error(db: str, moment: str, make: str, about: str) -> None:
     """Any session of the tree, from the listener of any other: waiting would be for itself."""
     keeper = Keeper()
     caught: list[InvalidSession] = []
@@ -329,7 +327,7 @@ async def test_making_it_again_inside_its_own_deletion_is_an_error(
 
 
 @rule("DELETE-5")
-async def test_a_listener_of_another_session_waits_like_anybody_else(db: Path) -> None:
+async def test_a_listener_of_another_session_waits_like_anybody_else(db: str) -> None:
     """Only that deletion's own listeners are refused: one of another deletion waits for the end."""
     keeper, go = Keeper(), asyncio.Event()
     made = []
@@ -356,7 +354,7 @@ async def test_a_listener_of_another_session_waits_like_anybody_else(db: Path) -
 
 
 @rule("DELETE-1", "STORE-2")
-async def test_a_listener_may_delete_what_it_hears_of(db: Path) -> None:
+async def test_a_listener_may_delete_what_it_hears_of(db: str) -> None:
     recorder = Recorder()
     async with running(db, recorder=recorder) as stack:
 
@@ -375,7 +373,7 @@ async def test_a_listener_may_delete_what_it_hears_of(db: Path) -> None:
 @rule("DELETE-1")
 @pytest.mark.parametrize("moment", ["on_deleted", "on_clear"])
 @pytest.mark.parametrize("other", ["a", "a1", "root", "b", "other"])
-async def test_a_listener_of_a_deletion_may_delete(db: Path, moment: str, other: str) -> None:
+async def test_a_listener_of_a_deletion_may_delete(db: str, moment: str, other: str) -> None:
     """Itself, its own tree, its parent, a stranger: nobody waits for itself, everything ends."""
     keeper = Keeper()
     async with running(db, keeper) as stack:
@@ -401,7 +399,7 @@ async def test_a_listener_of_a_deletion_may_delete(db: Path, moment: str, other:
 
 
 @rule("DELETE-1", "DELETE-2")
-async def test_a_listener_deletes_a_session_whose_turn_end_waits_for_an_event(db: Path) -> None:
+async def test_a_listener_deletes_a_session_whose_turn_end_waits_for_an_event(db: str) -> None:
     """The turn's end changes a session and waits for that event, which comes behind the listener that deletes.
 
     The listener goes on when the removal is durable, so nobody waits for anybody.
@@ -434,7 +432,7 @@ async def test_a_listener_deletes_a_session_whose_turn_end_waits_for_an_event(db
 
 
 @rule("DELETE-5", "STORE-3")
-async def test_when_the_removal_is_refused_arrivals_are_let_in_and_it_is_tried_again(db: Path) -> None:
+async def test_when_the_removal_is_refused_arrivals_are_let_in_and_it_is_tried_again(db: str) -> None:
     with watched_memory() as memories:
         async with running(db) as stack:
             await tree(stack.sessions)
@@ -458,7 +456,7 @@ async def test_when_the_removal_is_refused_arrivals_are_let_in_and_it_is_tried_a
 
 
 @rule("DELETE-5", "GEN-5")
-async def test_when_clearing_fails_arrivals_are_let_in_and_it_is_tried_again(db: Path) -> None:
+async def test_when_clearing_fails_arrivals_are_let_in_and_it_is_tried_again(db: str) -> None:
     """What the arrivals say stays; the old history goes when the store works again. Nothing is told twice."""
     with watched_memory() as memories:
         async with running(db) as stack:
@@ -480,7 +478,7 @@ async def test_when_clearing_fails_arrivals_are_let_in_and_it_is_tried_again(db:
 
 
 @rule("DELETE-5", "EVENT-1")
-async def test_an_id_that_is_made_again_while_its_removal_waits_is_deleted_and_created(db: Path) -> None:
+async def test_an_id_that_is_made_again_while_its_removal_waits_is_deleted_and_created(db: str) -> None:
     """Both wait for the same success: listeners hear that the old one is gone, then that there is a new one."""
     with watched_memory() as memories:
         async with running(db) as stack:
@@ -501,7 +499,7 @@ async def test_an_id_that_is_made_again_while_its_removal_waits_is_deleted_and_c
 
 @rule("DELETE-5", "GEN-3")
 @pytest.mark.parametrize("refused", ["refuse", "refuse_clearing"])
-async def test_trying_again_stops_no_turn_of_the_new_generation(db: Path, refused: str) -> None:
+async def test_trying_again_stops_no_turn_of_the_new_generation(db: str, refused: str) -> None:
     keeper, model = Keeper(), Model()
     with watched_memory() as memories:
         async with running(db, keeper, model=model) as stack:
@@ -524,7 +522,7 @@ async def test_trying_again_stops_no_turn_of_the_new_generation(db: Path, refuse
 
 
 @rule("DELETE-2", "DELETE-5")
-async def test_a_refused_removal_stops_the_turns_of_the_whole_tree_before_arrivals_are_let_in(db: Path) -> None:
+async def test_a_refused_removal_stops_the_turns_of_the_whole_tree_before_arrivals_are_let_in(db: str) -> None:
     keeper, model = Keeper(), Model(hold=asyncio.Event())
     with watched_memory() as memories:
         async with running(db, keeper, model=model) as stack:
@@ -540,7 +538,7 @@ async def test_a_refused_removal_stops_the_turns_of_the_whole_tree_before_arriva
 
 
 @rule("DELETE-5", "STORE-2")
-async def test_a_second_call_while_the_removal_waits_says_so_too(db: Path) -> None:
+async def test_a_second_call_while_the_removal_waits_says_so_too(db: str) -> None:
     """The session is out of the table, but its removal isn't durable: success would be a lie."""
     with watched_memory() as memories:
         async with running(db) as stack:
@@ -557,7 +555,7 @@ async def test_a_second_call_while_the_removal_waits_says_so_too(db: Path) -> No
 
 
 @rule("DELETE-4", "DELETE-5")
-async def test_deleting_it_again_while_its_first_deletion_waits(db: Path, tmp_path: Path) -> None:
+async def test_deleting_it_again_while_its_first_deletion_waits(db: str, tmp_path: Path) -> None:
     """Made again and deleted again while the first one's clearing is refused: both intents stay stored until each
     is finished, so that a crash at any of these moments leaves no history behind."""
     copies: list[Path] = []
@@ -592,7 +590,7 @@ async def test_deleting_it_again_while_its_first_deletion_waits(db: Path, tmp_pa
 
 
 @rule("DELETE-5")
-async def test_clearing_that_hangs_is_a_failure(db: Path) -> None:
+async def test_clearing_that_hangs_is_a_failure(db: str) -> None:
     """A plugin's `aalis_memory_clear` never returns: arrivals are let in after the listener's time, and it is
     tried again."""
     keeper, hang = Keeper(), asyncio.Event()
@@ -614,7 +612,7 @@ async def test_clearing_that_hangs_is_a_failure(db: Path) -> None:
 
 
 @rule("DELETE-4", "GEN-5")
-async def test_a_crash_after_any_write_leaves_the_tree_or_a_deletion_that_finishes(db: Path, tmp_path: Path) -> None:
+async def test_a_crash_after_any_write_leaves_the_tree_or_a_deletion_that_finishes(db: str, tmp_path: Path) -> None:
     """A copy of the file after every write of a deletion is what a crash at that moment leaves."""
     copies: list[Path] = []
 
@@ -652,7 +650,7 @@ async def test_a_crash_after_any_write_leaves_the_tree_or_a_deletion_that_finish
 
 
 @rule("DELETE-4", "DELETE-1")
-async def test_arrivals_wait_for_a_deletion_that_the_start_finishes(db: Path) -> None:
+async def test_arrivals_wait_for_a_deletion_that_the_start_finishes(db: str) -> None:
     """The stopped host leaves the intent; the next one clears before anything new comes in."""
     with watched_memory() as memories:
         async with running(db) as stack:
@@ -671,7 +669,7 @@ async def test_arrivals_wait_for_a_deletion_that_the_start_finishes(db: Path) ->
 
 
 @rule("DELETE-4")
-async def test_a_read_only_host_finishes_nothing(db: Path) -> None:
+async def test_a_read_only_host_finishes_nothing(db: str) -> None:
     with watched_memory() as memories:
         async with running(db) as stack:
             await stack.sessions.ensure_session("one")
@@ -692,7 +690,7 @@ async def test_a_read_only_host_finishes_nothing(db: Path) -> None:
 
 
 @rule("DELETE-1", "GEN-5")
-async def test_another_process_hears_of_a_deletion_and_holds_new_arrivals(db: Path) -> None:
+async def test_another_process_hears_of_a_deletion_and_holds_new_arrivals(db: str) -> None:
     keeper, go = Keeper(), asyncio.Event()
     async with running(db, keeper) as one, running(db) as other:
         await one.sessions.ensure_session("shared")
@@ -713,7 +711,7 @@ async def test_another_process_hears_of_a_deletion_and_holds_new_arrivals(db: Pa
 
 
 @rule("GEN-1", "GEN-5", "DELETE-4")
-async def test_two_processes_delete_the_same_id_one_after_the_other_without_hearing_of_each_other(db: Path) -> None:
+async def test_two_processes_delete_the_same_id_one_after_the_other_without_hearing_of_each_other(db: str) -> None:
     """The second one's commit finds a higher generation stored: it clears what was said below the number that it
     got, not below the one that it had reckoned with."""
     with watched_memory() as memories:
@@ -736,7 +734,7 @@ async def test_two_processes_delete_the_same_id_one_after_the_other_without_hear
 
 
 @rule("DELETE-1")
-async def test_a_child_that_another_process_makes_meanwhile_goes_too(db: Path) -> None:
+async def test_a_child_that_another_process_makes_meanwhile_goes_too(db: str) -> None:
     """Neither process knows of the other's change when it makes its own: nothing is left without a parent."""
     with watched_memory() as memories:
         async with running(db) as here, running(db) as deaf:
@@ -756,9 +754,7 @@ async def test_a_child_that_another_process_makes_meanwhile_goes_too(db: Path) -
 
 
 @rule("DELETE-4", "DELETE-5")
-async def test_what_a_dead_process_left_is_finished_by_one_that_lives(
-    db: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_a_dead_process_left_is_finished_by_one_that_lives(db: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It held new arrivals since it heard of the deletion; when that is as old as no living process leaves it, it
     clears and lets them in."""
     monkeypatch.setattr(manager, "RENEW_MS", 20)

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,7 +38,7 @@ def named(name: str) -> Recorder:
 
 
 @rule("EVENT-1")
-async def test_events_carry_the_session_as_it_was_stored(db: Path) -> None:
+async def test_events_carry_the_session_as_it_was_stored(db: str) -> None:
     async with running(db) as stack:
         made = await stack.sessions.ensure_session("one", SessionDraft(title="T", metadata={"a": 1}))
         changed = await stack.sessions.update_session("one", SessionUpdates(name="N"))
@@ -59,7 +58,7 @@ async def test_events_carry_the_session_as_it_was_stored(db: Path) -> None:
 
 
 @rule("EVENT-1", "STORE-2")
-async def test_what_changes_nothing_tells_nothing(db: Path) -> None:
+async def test_what_changes_nothing_tells_nothing(db: str) -> None:
     """Neither a write nor an event."""
     with watched_memory() as memories:
         async with running(db) as stack:
@@ -74,7 +73,7 @@ async def test_what_changes_nothing_tells_nothing(db: Path) -> None:
 
 
 @rule("EVENT-1", "USAGE-1", "TURN-2")
-async def test_what_hooks_change_is_told_too(db: Path) -> None:
+async def test_what_hooks_change_is_told_too(db: str) -> None:
     async with running(db) as stack:
         await stack.sessions.ensure_session("one")
         stack.recorder.events.clear()
@@ -90,7 +89,7 @@ async def test_what_hooks_change_is_told_too(db: Path) -> None:
 
 
 @rule("EVENT-1")
-async def test_nothing_is_told_again_after_a_restart(db: Path) -> None:
+async def test_nothing_is_told_again_after_a_restart(db: str) -> None:
     async with running(db) as stack:
         await stack.sessions.ensure_session("one")
         await place(stack.sessions, "child", "one")
@@ -104,7 +103,7 @@ async def test_nothing_is_told_again_after_a_restart(db: Path) -> None:
 
 
 @rule("EVENT-1", "STORE-2")
-async def test_events_come_in_the_order_of_commits(db: Path) -> None:
+async def test_events_come_in_the_order_of_commits(db: str) -> None:
     """Many changes of many sessions at once, slow listeners: nobody hears of an older state after a newer one, and
     the last that is heard is what is stored."""
     recorder = Recorder()
@@ -131,7 +130,7 @@ async def test_events_come_in_the_order_of_commits(db: Path) -> None:
 
 
 @rule("EVENT-1", "STORE-2")
-async def test_changes_that_share_a_commit_are_told_in_their_order(db: Path) -> None:
+async def test_changes_that_share_a_commit_are_told_in_their_order(db: str) -> None:
     with watched_memory() as memories:
         async with running(db) as stack:
             memories[0].pass_commits.clear()
@@ -154,7 +153,7 @@ async def test_changes_that_share_a_commit_are_told_in_their_order(db: Path) -> 
 @pytest.mark.parametrize("error", [RuntimeError, asyncio.CancelledError, TimeoutError, InvalidSession])
 @pytest.mark.parametrize("names", [("a", "z"), ("z", "a")], ids=["called last", "called first"])
 async def test_a_failing_listener_breaks_neither_another_nor_the_caller(
-    db: Path, error: type[BaseException], names: tuple[str, str]
+    db: str, error: type[BaseException], names: tuple[str, str]
 ) -> None:
     failing, hearing = named(names[0]), named(names[1])
 
@@ -175,7 +174,7 @@ async def test_a_failing_listener_breaks_neither_another_nor_the_caller(
 
 
 @rule("EVENT-1")
-async def test_a_failing_synchronous_listener_breaks_nobody(db: Path) -> None:
+async def test_a_failing_synchronous_listener_breaks_nobody(db: str) -> None:
     @define(eq=False)
     class Broken:
         meta = PluginMeta(name="broken")
@@ -193,7 +192,7 @@ async def test_a_failing_synchronous_listener_breaks_nobody(db: Path) -> None:
 
 
 @rule("EVENT-1", "STORE-2")
-async def test_a_listener_changes_sessions_and_awaits_it(db: Path) -> None:
+async def test_a_listener_changes_sessions_and_awaits_it(db: str) -> None:
     """Inside a listener a change returns when it is durable; its own event comes afterwards, and nothing hangs."""
     recorder = Recorder()
     async with running(db, recorder=recorder) as stack:
@@ -227,7 +226,7 @@ async def test_a_listener_changes_sessions_and_awaits_it(db: Path) -> None:
 
 
 @rule("EVENT-1", "STORE-2")
-async def test_listeners_that_answer_each_other_end(db: Path) -> None:
+async def test_listeners_that_answer_each_other_end(db: str) -> None:
     """A change for each event, a bounded number of times: every one is told, the caller isn't kept for all of them."""
     recorder = Recorder()
     async with running(db, recorder=recorder) as stack:
@@ -245,7 +244,7 @@ async def test_listeners_that_answer_each_other_end(db: Path) -> None:
 
 
 @rule("EVENT-1", "STORE-2")
-async def test_a_change_by_somebody_else_waits_for_its_event_while_a_listener_runs(db: Path) -> None:
+async def test_a_change_by_somebody_else_waits_for_its_event_while_a_listener_runs(db: str) -> None:
     """Only what a listener itself awaits returns early."""
     recorder, hold = Recorder(), asyncio.Event()
     async with running(db, recorder=recorder) as stack:
@@ -272,7 +271,7 @@ async def test_a_change_by_somebody_else_waits_for_its_event_while_a_listener_ru
 @rule("EVENT-1", "STORE-3")
 @pytest.mark.parametrize("names", [("a", "z"), ("z", "a")], ids=["called last", "called first"])
 async def test_a_listener_that_hangs_keeps_nobody_for_ever_and_takes_no_event_from_others(
-    db: Path, names: tuple[str, str]
+    db: str, names: tuple[str, str]
 ) -> None:
     """After `listenerTimeoutSec` everything goes on: the caller, the others' listeners, a deletion, later events."""
     hanging, hearing = named(names[0]), named(names[1])
@@ -297,7 +296,7 @@ async def test_a_listener_that_hangs_keeps_nobody_for_ever_and_takes_no_event_fr
 
 
 @rule("EVENT-1", "STORE-3")
-async def test_a_listener_that_clings_to_its_wait_keeps_nobody_for_ever(db: Path) -> None:
+async def test_a_listener_that_clings_to_its_wait_keeps_nobody_for_ever(db: str) -> None:
     """Being cancelled doesn't end it; everybody else goes on all the same."""
     clinging, hearing = named("a"), named("z")
     free = asyncio.Event()
@@ -320,7 +319,7 @@ async def test_a_listener_that_clings_to_its_wait_keeps_nobody_for_ever(db: Path
 
 
 @rule("EVENT-1")
-async def test_a_record_that_a_listener_holds_never_changes(db: Path) -> None:
+async def test_a_record_that_a_listener_holds_never_changes(db: str) -> None:
     async with running(db) as stack:
         await stack.sessions.ensure_session("one", SessionDraft(metadata={"a": {"b": [1]}}))
         _, info = stack.recorder.events[0]

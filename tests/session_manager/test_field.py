@@ -1,7 +1,6 @@
 """The per-session settings of taking: where they stand, and which of them counts."""
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -49,7 +48,7 @@ async def give(stack: Stack, values: dict[str, dict[str, Any]]) -> None:
 @pytest.mark.rule("FIELD-1", "TAKE-6")
 @pytest.mark.parametrize("layer", LAYERS)
 @pytest.mark.parametrize("value", [True, False])
-async def test_the_nearest_value_of_a_switch_counts(db: Path, layer: str, value: bool) -> None:
+async def test_the_nearest_value_of_a_switch_counts(db: str, layer: str, value: bool) -> None:
     """A layer says the one thing, every farther one the other, every nearer one nothing."""
     values = {name: {"takeOtherGroups": not value} for name in LAYERS[LAYERS.index(layer) + 1 :]}
     values[layer] = {"takeOtherGroups": value}
@@ -62,7 +61,7 @@ async def test_the_nearest_value_of_a_switch_counts(db: Path, layer: str, value:
 @pytest.mark.rule("FIELD-1", "TAKE-6", "TAKE-4")
 @pytest.mark.parametrize("layer", LAYERS)
 @pytest.mark.parametrize("value", ["all", "platform", "current"])
-async def test_the_nearest_scope_counts(db: Path, layer: str, value: str) -> None:
+async def test_the_nearest_scope_counts(db: str, layer: str, value: str) -> None:
     """The same for the scope, with each other value farther away."""
     other = {"all": "current", "platform": "all", "current": "all"}[value]
     values: dict[str, dict[str, Any]] = {name: {"takeScope": other} for name in LAYERS[LAYERS.index(layer) + 1 :]}
@@ -76,7 +75,7 @@ async def test_the_nearest_scope_counts(db: Path, layer: str, value: str) -> Non
 
 
 @pytest.mark.rule("FIELD-1")
-async def test_each_setting_is_found_on_its_own(db: Path) -> None:
+async def test_each_setting_is_found_on_its_own(db: str) -> None:
     """The scope from the session, one switch from the place, one from the type, one from the platform."""
     values: dict[str, dict[str, Any]] = {
         "session": {"takeScope": "all"},
@@ -110,7 +109,7 @@ async def test_a_childs_own_switch_can_only_narrow(stack: Stack, root: bool, own
 @pytest.mark.rule("FIELD-1")
 @pytest.mark.parametrize("root", ["current", "platform", "all", None])
 @pytest.mark.parametrize("own", ["current", "platform", "all"])
-async def test_a_childs_own_scope_can_only_narrow(db: Path, root: str | None, own: str) -> None:
+async def test_a_childs_own_scope_can_only_narrow(db: str, root: str | None, own: str) -> None:
     """Narrowest first: current, platform, all. A root's may come from any layer."""
     config = {"takeOtherGroups": True} if root else {"takeOtherGroups": True, "takeScope": "platform"}
     async with running(db, config=config) as stack:
@@ -138,7 +137,7 @@ async def test_a_grandchild_has_its_own_and_its_roots(stack: Stack) -> None:
 
 
 @pytest.mark.rule("FIELD-1", "TAKE-4")
-async def test_a_creation_source_is_the_platform_of_its_profile(db: Path) -> None:
+async def test_a_creation_source_is_the_platform_of_its_profile(db: str) -> None:
     """A web session reads the profile `webui`, not that of another platform."""
     config = {"profiles": {"webui": {"takeScope": "all", "takeOtherGroups": True}, "cli": {"takeScope": "current"}}}
     async with running(db, config=config) as stack:
@@ -154,7 +153,7 @@ async def test_a_creation_source_is_the_platform_of_its_profile(db: Path) -> Non
 
 
 @pytest.mark.rule("FIELD-1")
-async def test_a_types_profile_is_for_windows_of_that_type(db: Path) -> None:
+async def test_a_types_profile_is_for_windows_of_that_type(db: str) -> None:
     """What groups may, private chats may not, nor groups of another platform."""
     async with running(db, config=configured({"type": {"takeScope": "all", "takeOtherGroups": True}})) as stack:
         await filed(stack)
@@ -197,7 +196,7 @@ WRONG: list[Any] = ["yes", 1, 0, None, [], {}, "ALL", "true"]
 @pytest.mark.rule("FIELD-1", "STORE-4")
 @pytest.mark.parametrize("wrong", WRONG, ids=repr)
 @pytest.mark.parametrize("layer", ["child", "session", "place"])
-async def test_a_value_of_a_wrong_kind_is_passed_over(db: Path, layer: str, wrong: Any) -> None:
+async def test_a_value_of_a_wrong_kind_is_passed_over(db: str, layer: str, wrong: Any) -> None:
     """It counts as not given, on any layer of metadata: the next one decides."""
     async with running(db, config={"takeOtherGroups": True, "takeScope": "all"}) as stack:
         await filed(stack)
@@ -225,7 +224,7 @@ async def test_settings_that_are_none_are_passed_over(stack: Stack, found: Any) 
 
 
 @pytest.mark.rule("FIELD-1", "TAKE-6")
-async def test_a_change_counts_at_once_and_after_a_restart(db: Path) -> None:
+async def test_a_change_counts_at_once_and_after_a_restart(db: str) -> None:
     """The very next question is answered by it, before it is stored even."""
     async with running(db) as stack:
         await filed(stack)
@@ -253,7 +252,7 @@ MISTAKES = {
 
 @pytest.mark.rule("FIELD-1")
 @pytest.mark.parametrize(("config", "words"), MISTAKES.values(), ids=MISTAKES)
-async def test_a_mistake_in_the_configuration_is_named(db: Path, config: dict[str, Any], words: list[str]) -> None:
+async def test_a_mistake_in_the_configuration_is_named(db: str, config: dict[str, Any], words: list[str]) -> None:
     """The plugin doesn't start; the host says which setting is wrong and what is allowed, and goes on."""
     settings = Settings(db=str(db), plugins={"aalis-plugin-session-manager": config})
     async with AalisHost(settings, plugins=(SessionManagerPlugin(),)) as host:

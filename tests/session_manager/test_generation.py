@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -91,7 +90,7 @@ async def test_it_changes_exactly_when_a_deletion_starts(stack: Stack) -> None:
 
 
 @rule("GEN-1")
-async def test_it_changes_in_the_step_that_makes_arrivals_wait(db: Path) -> None:
+async def test_it_changes_in_the_step_that_makes_arrivals_wait(db: str) -> None:
     """An arrival that the deletion doesn't hold never sees the new number, and one that it holds never the old."""
     keeper, go = Keeper(), asyncio.Event()
     keeper.on_clear = lambda session_id: go.wait()  # type: ignore[assignment,return-value]
@@ -109,7 +108,7 @@ async def test_it_changes_in_the_step_that_makes_arrivals_wait(db: Path) -> None
 
 
 @rule("GEN-1", "GEN-5")
-async def test_it_is_stored(db: Path) -> None:
+async def test_it_is_stored(db: str) -> None:
     """A restart gives no number again, and what was said in a generation before is still refused."""
     async with running(db) as stack:
         await tree(stack.sessions)
@@ -137,7 +136,7 @@ async def test_it_is_stored(db: Path) -> None:
 @pytest.mark.parametrize("made_again", [False, True])
 @pytest.mark.parametrize("source", [None, "schedule"])
 async def test_a_message_that_passed_before_the_deletion_is_dropped(
-    db: Path, source: str | None, made_again: bool
+    db: str, source: str | None, made_again: bool
 ) -> None:
     """It hung in the gate meanwhile: no turn, nothing in the history; but a command in it still runs."""
     gate, keeper = Gate(), Keeper()
@@ -158,7 +157,7 @@ async def test_a_message_that_passed_before_the_deletion_is_dropped(
 
 
 @rule("GEN-2")
-async def test_a_message_that_comes_out_of_the_gate_during_the_deletion_is_dropped(db: Path) -> None:
+async def test_a_message_that_comes_out_of_the_gate_during_the_deletion_is_dropped(db: str) -> None:
     gate, keeper, go = Gate(), Keeper(), asyncio.Event()
     async with running(db, gate, keeper) as stack:
         stack.host.add_platform(Adapter())
@@ -179,7 +178,7 @@ async def test_a_message_that_comes_out_of_the_gate_during_the_deletion_is_dropp
 
 
 @rule("GEN-2")
-async def test_a_message_that_waits_for_the_agents_channel_is_dropped(db: Path) -> None:
+async def test_a_message_that_waits_for_the_agents_channel_is_dropped(db: str) -> None:
     """Behind a running turn, which is stopped; neither of the two is archived."""
     keeper, model = Keeper(), Model(hold=asyncio.Event())
     async with running(db, keeper, model=model) as stack:
@@ -196,7 +195,7 @@ async def test_a_message_that_waits_for_the_agents_channel_is_dropped(db: Path) 
 
 @rule("GEN-2")
 @pytest.mark.parametrize("made_again", [False, True])
-async def test_a_message_that_the_gate_swallowed_is_still_put_into_the_history(db: Path, made_again: bool) -> None:
+async def test_a_message_that_the_gate_swallowed_is_still_put_into_the_history(db: str, made_again: bool) -> None:
     """Of the room's next record: it is kept with the generation that is current when it is swallowed."""
     gate = Gate(answer=True)
     async with running(db, gate) as stack:
@@ -222,7 +221,7 @@ async def test_a_message_that_the_gate_swallowed_is_still_put_into_the_history(d
 @pytest.mark.parametrize("session_id", ["room", "child"])
 @pytest.mark.parametrize("source", [None, "schedule"])
 async def test_a_message_that_arrives_after_the_deletion_began_is_of_the_new_generation(
-    db: Path, source: str | None, session_id: str
+    db: str, source: str | None, session_id: str
 ) -> None:
     """It waits until everything is cleared; its turn isn't stopped, its archive isn't cleared."""
     keeper, go = Keeper(), asyncio.Event()
@@ -253,7 +252,7 @@ async def test_a_message_that_arrives_after_the_deletion_began_is_of_the_new_gen
 
 
 @rule("GEN-3", "GEN-2")
-async def test_messages_around_many_deletions(db: Path) -> None:
+async def test_messages_around_many_deletions(db: str) -> None:
     """Messages stream in while the room is deleted again and again: nothing hangs, each message is answered in its
     own generation or leaves no trace, and no history outlives its session."""
     keeper = Keeper()
@@ -283,7 +282,7 @@ async def test_messages_around_many_deletions(db: Path) -> None:
 
 
 @rule("GEN-4")
-async def test_without_a_session_manager_nothing_is_deleted_and_nothing_compared(db: Path) -> None:
+async def test_without_a_session_manager_nothing_is_deleted_and_nothing_compared(db: str) -> None:
     gate, keeper = Gate(), Keeper()
     async with AalisHost(Settings(db=str(db)), plugins=(gate, keeper), model=Model()) as host:
         await host.gateway.ingress(group_message("room", "hello"))
@@ -302,7 +301,7 @@ async def test_without_a_session_manager_nothing_is_deleted_and_nothing_compared
 
 
 @rule("GEN-5")
-async def test_what_a_turn_says_has_its_turns_generation(db: Path) -> None:
+async def test_what_a_turn_says_has_its_turns_generation(db: str) -> None:
     async with running(db) as stack:
         stack.host.add_platform(Adapter())
         for expected in range(3):
@@ -316,7 +315,7 @@ async def test_what_a_turn_says_has_its_turns_generation(db: Path) -> None:
 @rule("GEN-5", "DELETE-2")
 @pytest.mark.parametrize("made_again", [False, True])
 async def test_a_turn_that_cant_be_stopped_writes_nothing_any_more(
-    db: Path, monkeypatch: pytest.MonkeyPatch, made_again: bool
+    db: str, monkeypatch: pytest.MonkeyPatch, made_again: bool
 ) -> None:
     """Its model answers after the session is gone: no reply in the history or to the room, no tokens, no last turn."""
     monkeypatch.setattr(agent, "PATIENCE", 0.05)
@@ -386,7 +385,7 @@ def unknown_end(stack: Stack) -> TurnEnd:
 
 
 @rule("GEN-5", "USAGE-1", "TURN-2", "CREATE-10")
-async def test_nothing_late_brings_a_deleted_session_back(db: Path) -> None:
+async def test_nothing_late_brings_a_deleted_session_back(db: str) -> None:
     """No record, no history, no event; what names the session by a call is told that there is none."""
     async with running(db) as stack:
         await stack.sessions.ensure_session("one", SessionDraft(title="T"))
@@ -411,7 +410,7 @@ async def test_nothing_late_brings_a_deleted_session_back(db: Path) -> None:
 
 
 @rule("GEN-5", "TURN-2", "TURN-1")
-async def test_nothing_late_changes_the_session_that_has_the_id_now(db: Path) -> None:
+async def test_nothing_late_changes_the_session_that_has_the_id_now(db: str) -> None:
     """Ends of turns that began before or during the deletion, and words of the generation before."""
     keeper, during = Keeper(), []
     async with running(db, keeper) as stack:
@@ -439,7 +438,7 @@ async def test_nothing_late_changes_the_session_that_has_the_id_now(db: Path) ->
 
 
 @rule("GEN-5", "STORE-3")
-async def test_what_waited_for_the_store_before_the_deletion_stays_before_it(db: Path) -> None:
+async def test_what_waited_for_the_store_before_the_deletion_stays_before_it(db: str) -> None:
     """Changes, tokens and a turn's end that nothing stored yet don't slip into the session that is made next."""
     with watched_memory() as memories:
         async with running(db) as stack:
@@ -467,7 +466,7 @@ async def test_what_waited_for_the_store_before_the_deletion_stays_before_it(db:
 
 
 @rule("GEN-5", "DELETE-5")
-async def test_a_refusing_store_doesnt_mix_generations(db: Path) -> None:
+async def test_a_refusing_store_doesnt_mix_generations(db: str) -> None:
     """Everything waits: changes, a deletion, the next session and its changes. Each stays in its own generation."""
     with watched_memory() as memories:
         async with running(db) as stack:
@@ -492,9 +491,7 @@ async def test_a_refusing_store_doesnt_mix_generations(db: Path) -> None:
 @rule("GEN-5", "STORE-3")
 @pytest.mark.parametrize("late", [*LATE_CALLS, "usage", "turn ends", "turn start"])
 @pytest.mark.parametrize("made_again", [False, True])
-async def test_a_process_that_hasnt_heard_of_the_deletion_changes_nothing(
-    db: Path, late: str, made_again: bool
-) -> None:
+async def test_a_process_that_hasnt_heard_of_the_deletion_changes_nothing(db: str, late: str, made_again: bool) -> None:
     """It still sees the session that another process deleted (and made again): what it writes is refused."""
     with watched_memory() as memories:
         async with running(db) as here, running(db) as deaf:
@@ -531,7 +528,7 @@ async def test_a_process_that_hasnt_heard_of_the_deletion_changes_nothing(
 
 
 @rule("GEN-5", "CREATE-5", "TURN-1", "USAGE-1")
-async def test_a_session_that_a_process_makes_again_before_it_heard_of_the_deletion_lives(db: Path) -> None:
+async def test_a_session_that_a_process_makes_again_before_it_heard_of_the_deletion_lives(db: str) -> None:
     """Its turns, tokens and changes count like any other's, in both processes and after a restart."""
 
     async def live(stack: Stack, number: int) -> None:
@@ -566,7 +563,7 @@ async def test_a_session_that_a_process_makes_again_before_it_heard_of_the_delet
 
 
 @rule("GEN-1", "TURN-1", "DELETE-5")
-async def test_a_session_that_is_made_again_after_two_processes_deleted_it_lives(db: Path) -> None:
+async def test_a_session_that_is_made_again_after_two_processes_deleted_it_lives(db: str) -> None:
     """Both reckoned with the same number; the second one's commit got a higher, with the next session in it."""
     with watched_memory() as memories:
         async with running(db) as here, running(db) as deaf:

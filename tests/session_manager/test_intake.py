@@ -4,7 +4,6 @@ import asyncio
 import logging
 from collections.abc import Callable
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,7 +29,7 @@ def typed(session_id: str | None, **fields: Any) -> IncomingMessage:
 
 
 @pytest.mark.rule("INTAKE-1", "INTAKE-2")
-async def test_arrivals_wait_for_a_deletion_those_without_a_session_never(db: Path) -> None:
+async def test_arrivals_wait_for_a_deletion_those_without_a_session_never(db: str) -> None:
     """Native messages and those with a `source` wait until the deletion has ended; other sessions' don't."""
     deleting, go_on = asyncio.Event(), asyncio.Event()
 
@@ -131,7 +130,7 @@ async def test_an_owners_surface_never_files_a_room(stack: Stack) -> None:
 
 
 @pytest.mark.rule("INTAKE-4", "KIND-2")
-async def test_a_bare_root_is_filled_in_by_its_adapters_first_message(stack: Stack, db: Path) -> None:
+async def test_a_bare_root_is_filled_in_by_its_adapters_first_message(stack: Stack, db: str) -> None:
     """Origin, instance and place come; what it had stays; one `session_updated`."""
     stack.host.add_platform(Adapter(), context_id="one")
     await stack.sessions.ensure_session("s", SessionDraft(title="T", metadata={"a": 1}, status="waiting"))
@@ -242,7 +241,7 @@ async def test_an_adapter_that_cant_say_claims_nothing(
 
 
 @pytest.mark.rule("INTAKE-6", "STORE-2")
-async def test_it_resolves_when_record_and_place_are_in_the_file(stack: Stack, db: Path) -> None:
+async def test_it_resolves_when_record_and_place_are_in_the_file(stack: Stack, db: str) -> None:
     """Right after it another program reads both from the file; while they can't be stored it doesn't resolve."""
     stack.host.add_platform(Adapter())
     await stack.sessions.record_inbound(group_message("s"))
@@ -376,7 +375,7 @@ async def test_a_session_that_becomes_somebodys_while_adapters_think_is_left_alo
 
 
 @pytest.mark.rule("INTAKE-1", "INTAKE-7")
-async def test_from_inside_its_own_deletion_nothing_waits_for_itself(db: Path) -> None:
+async def test_from_inside_its_own_deletion_nothing_waits_for_itself(db: str) -> None:
     """A listener of `session_deleted` that takes a message in for that very session is neither stuck nor refused."""
 
     async def listen(name: str, what: Any) -> None:
@@ -416,7 +415,7 @@ class Tool:
 
 @pytest.mark.rule("INTAKE-8")
 @pytest.mark.parametrize("bare", [False, True])
-async def test_gate_turn_and_tool_see_the_filed_session(db: Path, bare: bool) -> None:
+async def test_gate_turn_and_tool_see_the_filed_session(db: str, bare: bool) -> None:
     """With the very first message, fresh or back-filled, everybody behind the intake reads the window."""
     seen: dict[str, tuple[SessionInfo | None, Any]] = {}
 

@@ -96,7 +96,7 @@ async def found(stack: Stack, possible: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def spoken_of(db: Path) -> set[str]:
+def spoken_of(db: str) -> set[str]:
     """The sessions that have a history."""
     with closing(sqlite3.connect(db)) as file:
         return {session_id for (session_id,) in file.execute("SELECT DISTINCT session_id FROM messages")}
@@ -104,7 +104,7 @@ def spoken_of(db: Path) -> set[str]:
 
 @pytest.mark.rule("STORE-2", "DELETE-4", "TURN-6", "GEN-5", "GEN-1")
 @pytest.mark.timeout(300)
-async def test_a_kill_at_any_moment(db: Path) -> None:
+async def test_a_kill_at_any_moment(db: str) -> None:
     """Nothing acknowledged is missing, no deletion is half done, nothing stays `active` for ever.
 
     The victims work on one database, one after the other, so each also starts on what the one before it left.

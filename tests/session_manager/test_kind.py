@@ -1,6 +1,5 @@
 """What the session manager makes of kinds, statuses and titles."""
 
-from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -45,7 +44,7 @@ async def test_kind_from_a_caller_is_never_believed(stack: Stack) -> None:
 
 
 @pytest.mark.rule("KIND-2", "KIND-5", "ORIGIN-3")
-async def test_kind_in_an_old_record_is_never_believed(db: Path) -> None:
+async def test_kind_in_an_old_record_is_never_believed(db: str) -> None:
     """On load the kind comes from parent and origin platform, whatever the record says; the next write corrects it."""
     async with running(db) as stack:
         await stack.sessions.ensure_session("root")
@@ -92,7 +91,7 @@ async def test_an_ids_spelling_decides_nothing(stack: Stack, spelling: str) -> N
 
 
 @pytest.mark.rule("KIND-3")
-async def test_ids_are_case_exact(stack: Stack, db: Path) -> None:
+async def test_ids_are_case_exact(stack: Stack, db: str) -> None:
     """Ids that differ in case, in a space or in how a letter is composed are different sessions."""
     ids = ["Room", "room", "room ", "caf\u00e9", "cafe\u0301"]
     for session_id in ids:
@@ -123,7 +122,7 @@ class Asker:
 
 
 @pytest.mark.rule("KIND-4")
-async def test_kind_owner_says_nothing_about_who_is_present(db: Path) -> None:
+async def test_kind_owner_says_nothing_about_who_is_present(db: str) -> None:
     """A session of a workflow is of the kind `owner`; what its turn may do is asked of who triggered it."""
     asker = Asker()
     model = Replies([ModelReply(tool_calls=(ToolCall(id="1", name="ask", arguments="{}"),)), ModelReply(content="ok")])
@@ -137,7 +136,7 @@ async def test_kind_owner_says_nothing_about_who_is_present(db: Path) -> None:
 
 
 @pytest.mark.rule("KIND-6")
-async def test_each_status_can_be_given_and_stays(db: Path) -> None:
+async def test_each_status_can_be_given_and_stays(db: str) -> None:
     """`active`, `waiting`, `completed`, `error`, `archived`: set, listed by, and there after a restart; no other."""
     statuses = get_args(SessionStatus)
     assert sorted(statuses) == ["active", "archived", "completed", "error", "waiting"]

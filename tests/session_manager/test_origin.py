@@ -1,7 +1,6 @@
 """Where a room was born, written once, and which adapter has it."""
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ ORIGIN = ("originPlatform", "originChat", "originInstance")
 
 
 @pytest.mark.rule("ORIGIN-1", "ORIGIN-2")
-async def test_platform_and_window_are_written_together_and_stay(stack: Stack, db: Path) -> None:
+async def test_platform_and_window_are_written_together_and_stay(stack: Stack, db: str) -> None:
     """One record holds both; messages that say another window, type, account or platform change neither."""
     stack.host.add_platform(Adapter())
     stack.host.add_platform(Adapter("telegram", claimed=lambda session_id: False))
@@ -37,7 +36,7 @@ async def test_platform_and_window_are_written_together_and_stay(stack: Stack, d
 
 
 @pytest.mark.rule("ORIGIN-1", "ORIGIN-4")
-async def test_children_of_a_room_read_their_roots_window(stack: Stack, db: Path) -> None:
+async def test_children_of_a_room_read_their_roots_window(stack: Stack, db: str) -> None:
     """Only the root carries origin fields; a grandchild's window is the root's."""
     stack.host.add_platform(Adapter())
     await stack.sessions.record_inbound(group_message("s"))
@@ -52,7 +51,7 @@ async def test_children_of_a_room_read_their_roots_window(stack: Stack, db: Path
 
 
 @pytest.mark.rule("ORIGIN-1", "BIND-1")
-async def test_a_childs_record_that_carries_what_only_roots_have(db: Path) -> None:
+async def test_a_childs_record_that_carries_what_only_roots_have(db: str) -> None:
     """However it came into the file: the child has none of it, and is listed where its root is."""
     async with running(db) as stack:
         stack.host.add_platform(Adapter())
@@ -69,7 +68,7 @@ async def test_a_childs_record_that_carries_what_only_roots_have(db: Path) -> No
 
 
 @pytest.mark.rule("ORIGIN-1", "INTAKE-4")
-async def test_what_another_process_made_of_it_meanwhile_stays(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_another_process_made_of_it_meanwhile_stays(db: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A bare root that a terminal elsewhere took, and one that was filed elsewhere, get no second origin."""
 
     async def never(after_revision: int) -> Any:
@@ -153,7 +152,7 @@ async def test_the_window_is_what_the_adapter_declares(
 
 
 @pytest.mark.rule("ORIGIN-2")
-async def test_a_later_declaration_changes_nothing_recorded(db: Path) -> None:
+async def test_a_later_declaration_changes_nothing_recorded(db: str) -> None:
     """An adapter that declares its types otherwise, now or after a restart, changes no recorded window."""
     adapter = Adapter()
     async with running(db) as stack:
@@ -169,7 +168,7 @@ async def test_a_later_declaration_changes_nothing_recorded(db: Path) -> None:
 
 
 @pytest.mark.rule("ORIGIN-3", "KIND-3")
-async def test_a_record_without_origin_has_none_whatever_its_id(db: Path) -> None:
+async def test_a_record_without_origin_has_none_whatever_its_id(db: str) -> None:
     """Read from the file: no origin platform, kind owner, default place; its next message back-fills it."""
     session_id = "onebot:bot1:group:g1"
     async with running(db):
@@ -187,7 +186,7 @@ async def test_a_record_without_origin_has_none_whatever_its_id(db: Path) -> Non
 
 
 @pytest.mark.rule("ORIGIN-6")
-async def test_the_instance_is_the_first_that_claims_as_routing_finds_it(stack: Stack, db: Path) -> None:
+async def test_the_instance_is_the_first_that_claims_as_routing_finds_it(stack: Stack, db: str) -> None:
     """Of three adapters two claim: the first of them is recorded, and it is the one that gets what is sent."""
     adapters = [Adapter(claimed=lambda _: False), Adapter(), Adapter()]
     for number, adapter in enumerate(adapters):
@@ -200,7 +199,7 @@ async def test_the_instance_is_the_first_that_claims_as_routing_finds_it(stack: 
 
 
 @pytest.mark.rule("ORIGIN-6")
-async def test_a_stored_instance_is_not_recomputed_and_moves_no_delivery(db: Path) -> None:
+async def test_a_stored_instance_is_not_recomputed_and_moves_no_delivery(db: str) -> None:
     """An altered one stays as it is stored, and what is sent still goes to the adapter that claims the id."""
     async with running(db) as stack:
         stack.host.add_platform(Adapter(), context_id="one")
@@ -222,7 +221,7 @@ async def until(condition: Any) -> None:
 
 
 @pytest.mark.rule("ORIGIN-6", "INTAKE-5")
-async def test_an_instance_that_was_missing_is_filled_in_by_the_next_message(stack: Stack, db: Path) -> None:
+async def test_an_instance_that_was_missing_is_filled_in_by_the_next_message(stack: Stack, db: str) -> None:
     """None while nobody claims; what a person types next finds it, stores it and emits `session_updated`."""
     claimed = False
     adapter = Adapter(claimed=lambda _: claimed)

@@ -1,7 +1,6 @@
 """Which place a session has, and the records of places."""
 
 import logging
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -116,7 +115,7 @@ BROKEN = {
 @pytest.mark.rule("PLACE-3", "STORE-4")
 @pytest.mark.parametrize(("fields", "key"), BROKEN.values(), ids=BROKEN)
 async def test_a_damaged_window_is_still_a_window(
-    db: Path, caplog: pytest.LogCaptureFixture, fields: dict[str, Any], key: str
+    db: str, caplog: pytest.LogCaptureFixture, fields: dict[str, Any], key: str
 ) -> None:
     """Missing parts are empty; never the default workspace; one warning that names the session, once per activation."""
     async with running(db):
@@ -150,7 +149,7 @@ async def test_without_an_origin_the_roots_workspace_decides(stack: Stack) -> No
 
 
 @pytest.mark.rule("PLACE-4")
-async def test_a_workspace_without_a_record_counts_as_the_default(db: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_workspace_without_a_record_counts_as_the_default(db: str, caplog: pytest.LogCaptureFixture) -> None:
     """The log names the session and the workspace."""
     async with running(db):
         pass
@@ -162,7 +161,7 @@ async def test_a_workspace_without_a_record_counts_as_the_default(db: Path, capl
 
 
 @pytest.mark.rule("PLACE-5", "STORE-1")
-async def test_places_are_stored_and_listed(db: Path) -> None:
+async def test_places_are_stored_and_listed(db: str) -> None:
     """The default first, then by key; the record holds key, kind, name, root, metadata and times; readers get less."""
     async with running(db) as stack:
         stack.host.add_platform(Adapter())
@@ -188,7 +187,7 @@ async def test_places_are_stored_and_listed(db: Path) -> None:
 
 
 @pytest.mark.rule("PLACE-5")
-async def test_update_place_merges_whole_values(stack: Stack, db: Path) -> None:
+async def test_update_place_merges_whole_values(stack: Stack, db: str) -> None:
     """Top-level keys are replaced, others stay; a key without a record raises PlaceNotFound and makes none."""
     await stack.sessions.update_place(DEFAULT, {"a": {"x": 1}, "b": 1})
     updated = await stack.sessions.update_place(DEFAULT, {"a": {"y": 2}, "c": None})
@@ -202,7 +201,7 @@ async def test_update_place_merges_whole_values(stack: Stack, db: Path) -> None:
 
 
 @pytest.mark.rule("PLACE-6")
-async def test_the_default_workspaces_record_is_made_once(db: Path) -> None:
+async def test_the_default_workspaces_record_is_made_once(db: str) -> None:
     """On activation; a later one keeps what is there; a reader makes none."""
     async with running(db) as stack:
         place = await stack.sessions.update_place(DEFAULT, {"kept": True})
@@ -242,7 +241,7 @@ async def test_a_windows_name_follows_its_platform_only(stack: Stack) -> None:
 
 
 @pytest.mark.rule("PLACE-6")
-async def test_a_deleted_session_leaves_its_window_and_the_next_finds_it(stack: Stack, db: Path) -> None:
+async def test_a_deleted_session_leaves_its_window_and_the_next_finds_it(stack: Stack, db: str) -> None:
     """Data stays; the name is what the platform shows at the new filing."""
     stack.host.add_platform(Adapter())
     await stack.sessions.record_inbound(group_message("s", group_name="One"))
@@ -271,7 +270,7 @@ async def test_windows_cant_be_deleted(stack: Stack, key: str) -> None:
 
 
 @pytest.mark.rule("STORE-4", "PLACE-6", "INTAKE-3")
-async def test_damaged_place_records_stop_nobody(db: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_damaged_place_records_stop_nobody(db: str, caplog: pytest.LogCaptureFixture) -> None:
     """The default's and a window's record are unreadable: sessions are there, a room of that window is filed, and
     both texts stay on disk as they are."""
     async with running(db) as stack:

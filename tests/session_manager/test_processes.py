@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.host.memory.cluster import Cluster
-from tests.host.memory.cluster import running as running_server
+from tests.cluster import each_back_end
 from tests.session_manager.adder import TIMES
 from tests.session_manager.kit import running
 
@@ -28,7 +27,11 @@ async def adding(db: str, count: int) -> None:
         assert process.returncode == 0, errors.decode()
 
 
-async def sums_are_exact(db: str, count: int) -> None:
+@pytest.mark.rule("STORE-3", "USAGE-1", "CREATE-7", "TURN-1")
+@pytest.mark.parametrize("count", [2, 8])
+@each_back_end
+async def test_the_sums_are_exact(db: str, count: int) -> None:
+    """Tokens, metadata keys, children and turns of all processes are there, and the last turn closed the session."""
     async with running(db) as stack:
         await stack.sessions.ensure_session("hot")
     await adding(db, count)
@@ -42,24 +45,3 @@ async def sums_are_exact(db: str, count: int) -> None:
         assert hot.last_turn is not None and hot.last_turn.outcome == "replied"
         assert hot.status == "completed"
         assert stack.plugin.manager.turns.lease_count == 0
-
-
-@pytest.mark.rule("STORE-3", "USAGE-1", "CREATE-7", "TURN-1")
-@pytest.mark.parametrize("count", [2, 8])
-async def test_on_one_file(db: Path, count: int) -> None:
-    """Tokens, metadata keys, children and turns of all processes are there, and the last turn closed the session."""
-    await sums_are_exact(str(db), count)
-
-
-@pytest.fixture(scope="module")
-def cluster() -> object:
-    with running_server() as made:
-        yield made
-
-
-@pytest.mark.rule("STORE-3", "USAGE-1", "CREATE-7", "TURN-1")
-@pytest.mark.parametrize("count", [2, 8])
-async def test_on_postgresql(cluster: Cluster, count: int) -> None:
-    """The same on a server."""
-    with cluster.database() as url:
-        await sums_are_exact(url, count)

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 
 import pytest
 from attrs import evolve
@@ -11,11 +10,12 @@ from aalis_api_session_manager.errors import SessionNotFound, StorageError
 from aalis_api_session_manager.memory import Changes
 from aalis_api_session_manager.message import LlmUsage, Message, TurnEnd, TurnStart
 from aalis_api_session_manager.model import SessionDraft, SessionUpdates
+from tests.cluster import each_back_end
 from tests.session_manager.kit import Adapter, Model, Stack, group_message, running
 
 
 @pytest.fixture
-async def other(db: Path, stack: Stack) -> AsyncIterator[Stack]:
+async def other(db: str, stack: Stack) -> AsyncIterator[Stack]:
     """A second host on the database of `stack`."""
     async with running(db, clock=stack.clock) as made:
         yield made
@@ -28,6 +28,7 @@ async def seen(condition: Callable[[], object], seconds: float = 5.0) -> None:
             await asyncio.sleep(0.01)
 
 
+@each_back_end
 @pytest.mark.rule("STORE-1", "EVENT-1")
 async def test_a_change_arrives_in_the_other_host_with_its_event(stack: Stack, other: Stack) -> None:
     """Created, updated, completed and deleted are seen by the other host's readers and plugins, once each."""
@@ -45,6 +46,7 @@ async def test_a_change_arrives_in_the_other_host_with_its_event(stack: Stack, o
     assert stack.recorder.names("shared").count("deleted") == 1
 
 
+@each_back_end
 @pytest.mark.rule("STORE-3", "USAGE-1", "CREATE-7")
 async def test_changes_of_both_hosts_add_up(stack: Stack, other: Stack) -> None:
     """Tokens and metadata keys written by two hosts at once are all there: no update is lost."""
@@ -67,6 +69,7 @@ async def test_changes_of_both_hosts_add_up(stack: Stack, other: Stack) -> None:
     await seen(lambda: whole(stack) and whole(other))
 
 
+@each_back_end
 @pytest.mark.rule("STORE-3")
 async def test_changing_what_the_other_host_has_deleted(stack: Stack, other: Stack) -> None:
     """A change that was made before the deletion was heard of is rejected as one of a session that isn't there."""
@@ -80,8 +83,9 @@ async def test_changing_what_the_other_host_has_deleted(stack: Stack, other: Sta
     assert stack.sessions.get_session("gone") is None
 
 
+@each_back_end
 @pytest.mark.rule("DELETE-2", "GEN-1", "GEN-5")
-async def test_a_deletion_stops_the_turn_in_the_other_host(db: Path, stack: Stack) -> None:
+async def test_a_deletion_stops_the_turn_in_the_other_host(db: str, stack: Stack) -> None:
     """B deletes a session whose turn runs in A: A's turn stops, nothing of it stays, the generation holds in A."""
     model = Model(hold=asyncio.Event())
     async with running(db, clock=stack.clock, model=model) as runner:
@@ -100,6 +104,7 @@ async def test_a_deletion_stops_the_turn_in_the_other_host(db: Path, stack: Stac
         await seen(lambda: not stack.plugin.manager.turns.lease_count)
 
 
+@each_back_end
 @pytest.mark.rule("GEN-3", "DELETE-1")
 async def test_a_deleted_session_lives_again_in_the_other_host(stack: Stack, other: Stack) -> None:
     """After B's deletion a message in A files the room anew, and its history is the new one's alone."""
@@ -115,6 +120,7 @@ async def test_a_deleted_session_lives_again_in_the_other_host(stack: Stack, oth
     await seen(lambda: other.sessions.get_session("room"))
 
 
+@each_back_end
 @pytest.mark.rule("TURN-1")
 async def test_two_turns_in_two_hosts_close_the_session_with_the_last(stack: Stack, other: Stack) -> None:
     """While a turn runs in the other host the session stays active; the last one to end closes it."""
@@ -143,6 +149,7 @@ async def test_two_turns_in_two_hosts_close_the_session_with_the_last(stack: Sta
     await seen(lambda: (info := stack.sessions.get_session("busy")) and info.status == "completed")
 
 
+@each_back_end
 @pytest.mark.rule("TURN-1")
 async def test_two_turns_that_end_at_the_same_moment_close_the_session(stack: Stack, other: Stack) -> None:
     """Each host may still have seen the other's turn running; the session is closed all the same."""
@@ -162,6 +169,7 @@ async def test_two_turns_that_end_at_the_same_moment_close_the_session(stack: St
         await seen(lambda host=host: (info := host.sessions.get_session("busy")) and info.status == "completed")  # type: ignore[misc]
 
 
+@each_back_end
 @pytest.mark.rule("DELETE-4")
 async def test_the_other_host_holds_what_arrives_during_a_deletion(stack: Stack, other: Stack) -> None:
     """`ensure_session` in B on an id that A is deleting waits for the end of that deletion."""
@@ -186,6 +194,7 @@ async def test_the_other_host_holds_what_arrives_during_a_deletion(stack: Stack,
         assert (await again).id == "slow"
 
 
+@each_back_end
 @pytest.mark.rule("STORE-1", "EVENT-1")
 async def test_a_host_that_slept_too_long_reads_everything_again(
     stack: Stack, other: Stack, monkeypatch: pytest.MonkeyPatch

@@ -3,7 +3,6 @@
 import re
 from collections.abc import AsyncIterator, Iterator, Mapping
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -214,7 +213,7 @@ async def allow(stack: Stack, settings: Settings) -> None:
 
 
 @pytest.fixture
-async def cast(db: Path) -> AsyncIterator[Stack]:
+async def cast(db: str) -> AsyncIterator[Stack]:
     """A host with the whole cast in its table."""
     async with running(db):
         pass

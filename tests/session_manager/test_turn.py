@@ -38,7 +38,7 @@ async def until(condition: Any) -> None:
 
 
 @pytest.mark.rule("TURN-1", "TURN-2", "TURN-3")
-async def test_an_answered_turn(stack: Stack, db: Path) -> None:
+async def test_an_answered_turn(stack: Stack, db: str) -> None:
     """Active while it runs, completed afterwards, with its outcome, its end and the time of the reply, in the file."""
     stack.host.add_platform(Adapter())
     stack.model.hold = asyncio.Event()
@@ -169,7 +169,7 @@ async def test_how_each_outcome_closes(
 
 
 @pytest.mark.rule("TURN-1", "TURN-2", "TURN-3")
-async def test_the_end_of_each_turn_is_written_while_others_run(stack: Stack, db: Path) -> None:
+async def test_the_end_of_each_turn_is_written_while_others_run(stack: Stack, db: str) -> None:
     """Three overlap: each end shows at once, is stored and told; only the last closes, by its own outcome."""
     await stack.sessions.ensure_session("s")
     first, second, third = [await start_turn(stack, "s", name) for name in ("t1", "t2", "t3")]
@@ -219,7 +219,7 @@ async def test_a_child_that_was_completed_keeps_result_and_status(stack: Stack) 
 
 
 @pytest.mark.rule("TURN-1", "TURN-2", "INTAKE-2")
-async def test_turns_make_no_session(stack: Stack, db: Path) -> None:
+async def test_turns_make_no_session(stack: Stack, db: str) -> None:
     """A turn of an id that isn't in the table leaves nothing behind."""
     turn = await start_turn(stack, "unknown", "t")
     await end_turn(stack, turn, outcome="replied")
@@ -303,7 +303,7 @@ ERRORS = {
 
 @pytest.mark.rule("TURN-2")
 @pytest.mark.parametrize(("given", "kept"), ERRORS.values(), ids=ERRORS)
-async def test_an_error_is_cut_at_200_characters(stack: Stack, db: Path, given: str | None, kept: str | None) -> None:
+async def test_an_error_is_cut_at_200_characters(stack: Stack, db: str, given: str | None, kept: str | None) -> None:
     """Never inside a grapheme; empty is not given; the file has the same."""
     await stack.sessions.ensure_session("s")
     await end_turn(stack, await start_turn(stack, "s", "t"), outcome="error", error=given)
@@ -317,7 +317,7 @@ add_texts({"test.failed": {"en": "It failed: {reason} ({code})", "zh_CN": "å¤±è´
 
 @pytest.mark.rule("TURN-2", "LABEL-2")
 @pytest.mark.parametrize("reason", ["short", "x" * 5000, "x" * 180 + FAMILY * 10, "\u0301" * 5000])
-async def test_an_error_that_is_a_textref_is_cut_alike(db: Path, reason: str) -> None:
+async def test_an_error_that_is_a_textref_is_cut_alike(db: str, reason: str) -> None:
     """What it says is at most 200 characters long, begins as it did, and stays a text of its language where it can."""
     error = TextRef("test.failed", {"reason": reason, "code": 7})
     async with running(db) as stack:
@@ -382,7 +382,7 @@ asyncio.run(main())
 
 
 @pytest.fixture
-def crashed(db: Path) -> Path:
+def crashed(db: str) -> Path:
     """A database whose host was killed in the middle of a turn of the session `s`."""
     command = [sys.executable, "-c", CRASH, str(db)]
     with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as process:
@@ -393,7 +393,7 @@ def crashed(db: Path) -> Path:
     return db
 
 
-def expiry(db: Path) -> int:
+def expiry(db: str) -> int:
     """When the only lease in the file expires."""
     (turn_id,) = stored_keys(db, "turns")
     return read_stored(db, "turns", turn_id)["expiresAt"]
@@ -460,7 +460,7 @@ async def test_a_new_turn_over_an_interrupted_one(crashed: Path, monkeypatch: py
 
 @pytest.mark.rule("TURN-6")
 async def test_a_running_turn_renews_its_lease_and_another_host_leaves_it(
-    db: Path, monkeypatch: pytest.MonkeyPatch
+    db: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A live turn outlasts many leases, though a second host that looks for expired ones runs beside it."""
     monkeypatch.setattr(manager, "RENEW_MS", 5)
@@ -486,7 +486,7 @@ async def test_a_running_turn_renews_its_lease_and_another_host_leaves_it(
 
 
 @pytest.mark.rule("TURN-6")
-async def test_a_host_never_closes_its_own_running_turn(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_host_never_closes_its_own_running_turn(db: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that slept: the lease has run out, the turn has not."""
     monkeypatch.setattr(manager, "RENEW_MS", 5)
     async with running(db) as stack:
@@ -502,7 +502,7 @@ async def test_a_host_never_closes_its_own_running_turn(db: Path, monkeypatch: p
 
 
 @pytest.mark.rule("TURN-6")
-async def test_a_turn_and_its_status_are_stored_together(db: Path) -> None:
+async def test_a_turn_and_its_status_are_stored_together(db: str) -> None:
     """The lease comes with `active` and goes with the end; a host that stops leaves none, and no session active."""
     async with running(db, model=Model(hold=asyncio.Event())) as stack:
         stack.host.add_platform(Adapter())
@@ -542,7 +542,7 @@ async def test_the_lease_of_a_deleted_session_closes_no_later_one(crashed: Path)
 
 
 @pytest.mark.rule("TURN-6", "STORE-4")
-async def test_leases_of_damaged_and_missing_sessions_stop_nobody(db: Path) -> None:
+async def test_leases_of_damaged_and_missing_sessions_stop_nobody(db: str) -> None:
     """The host starts, closes the others, and leaves the damaged record as it is."""
     async with running(db) as stack:
         await stack.sessions.ensure_session("well")

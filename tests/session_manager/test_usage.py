@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from pathlib import Path
 
 import pytest
 
@@ -20,7 +19,7 @@ async def use(stack: Stack, session_id: str | None, input_tokens: int = 1, outpu
 
 
 @pytest.mark.rule("USAGE-1")
-async def test_a_sessions_own_calls_add_up(stack: Stack, db: Path) -> None:
+async def test_a_sessions_own_calls_add_up(stack: Stack, db: str) -> None:
     """Whatever they were for; a child's are its own; shown at once, stored, told; `updated_at` stays."""
     parent = await stack.sessions.ensure_session("s")
     child = await stack.sessions.create_child_session("s")
@@ -51,7 +50,7 @@ async def test_a_turns_model_calls_are_counted(stack: Stack) -> None:
 
 
 @pytest.mark.rule("USAGE-1")
-async def test_usage_makes_no_session(stack: Stack, db: Path) -> None:
+async def test_usage_makes_no_session(stack: Stack, db: str) -> None:
     """Calls without a session, of an unknown one, or without tokens leave nothing."""
     session = await stack.sessions.ensure_session("s")
     for session_id in (None, "", "unknown"):
@@ -82,7 +81,7 @@ async def test_a_burst_is_gathered_into_one_record(stack: Stack, monkeypatch: py
 
 
 @pytest.mark.rule("USAGE-1", "STORE-2")
-async def test_nothing_is_lost_at_stop(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nothing_is_lost_at_stop(db: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was gathered and not yet stored is stored by the stop, in one write."""
     monkeypatch.setattr(store, "GATHER_DELAY", 3600)
     async with running(db) as stack:
@@ -114,7 +113,7 @@ async def test_what_was_gathered_keeps_its_place_among_changes(stack: Stack) -> 
 
 
 @pytest.mark.rule("USAGE-1", "DELETE-1")
-async def test_tokens_go_with_the_session(stack: Stack, db: Path) -> None:
+async def test_tokens_go_with_the_session(stack: Stack, db: str) -> None:
     """Deleted with gathered usage, told of usage late, made again: no tokens, and it isn't brought back."""
     await stack.sessions.ensure_session("s")
     await use(stack, "s", 100, 100)

@@ -26,7 +26,7 @@ async def project_session(stack: Stack, workspace_id: str, root: str) -> Session
 
 
 @pytest.mark.rule("WS-1")
-async def test_one_record_for_one_path(stack: Stack, db: Path) -> None:
+async def test_one_record_for_one_path(stack: Stack, db: str) -> None:
     """The second registration answers the first record with `existed`; another spelling is another path."""
     first = await stack.sessions.add_workspace("/srv/one/app")
     assert (first.existed, first.workspace.name, first.workspace.root) == (False, "app", "/srv/one/app")
@@ -40,7 +40,7 @@ async def test_one_record_for_one_path(stack: Stack, db: Path) -> None:
 
 
 @pytest.mark.rule("WS-1")
-async def test_registering_at_once_makes_one_record(stack: Stack, db: Path) -> None:
+async def test_registering_at_once_makes_one_record(stack: Stack, db: str) -> None:
     """Twenty calls for one path: one says that it is new, all answer the same, each when it is in the file."""
 
     async def add() -> tuple[str, bool]:
@@ -55,7 +55,7 @@ async def test_registering_at_once_makes_one_record(stack: Stack, db: Path) -> N
 
 
 @pytest.mark.rule("WS-1")
-async def test_the_id_is_not_computed_from_the_path(db: Path, tmp_path: Path) -> None:
+async def test_the_id_is_not_computed_from_the_path(db: str, tmp_path: Path) -> None:
     """Two databases give one path two ids; an id is fixed over a restart."""
     async with running(db) as stack:
         first = (await stack.sessions.add_workspace("/srv/app")).workspace
@@ -76,7 +76,7 @@ async def test_what_is_no_path_is_refused(stack: Stack, path: str) -> None:
 
 
 @pytest.mark.rule("WS-2")
-async def test_listed_in_order_of_registration(db: Path) -> None:
+async def test_listed_in_order_of_registration(db: str) -> None:
     """The default first; the order holds when the clock stands still or steps back, and over a restart."""
     roots = ["/z", "/a", "/m", "/b"]
 
@@ -95,7 +95,7 @@ async def test_listed_in_order_of_registration(db: Path) -> None:
 
 
 @pytest.mark.rule("WS-2", "BIND-2")
-async def test_the_directory_is_nobodys_business_here(stack: Stack, tmp_path: Path, db: Path) -> None:
+async def test_the_directory_is_nobodys_business_here(stack: Stack, tmp_path: Path, db: str) -> None:
     """One that doesn't exist, exists, or is removed later is listed alike; nothing is stored about it, none is made."""
     there, missing = tmp_path / "there", tmp_path / "missing"
     there.mkdir()
@@ -110,7 +110,7 @@ async def test_the_directory_is_nobodys_business_here(stack: Stack, tmp_path: Pa
 
 
 @pytest.mark.rule("WS-3", "BIND-3", "PLACE-4")
-async def test_removing_one_sends_its_sessions_home(db: Path, tmp_path: Path) -> None:
+async def test_removing_one_sends_its_sessions_home(db: str, tmp_path: Path) -> None:
     """Its sessions lose workspace and binding, the whole tree its directories, each with an event; others nothing."""
     (tmp_path / "file").write_text("kept")
     async with running(db) as stack:

@@ -5,6 +5,7 @@ What was acknowledged is there, once; what was accepted gets there; everybody el
 
 import asyncio
 import os
+import signal
 import sqlite3
 import sys
 import threading
@@ -19,8 +20,7 @@ import pytest
 
 from aalis_api_session_manager.errors import StorageError
 from aalis_api_session_manager.model import SessionUpdates
-from tests.host.memory.cluster import PORT, Cluster
-from tests.host.memory.cluster import running as running_server
+from tests.cluster import PORT, Cluster, each_back_end
 from tests.host.memory.cutter import Cutter
 from tests.session_manager.kit import Stack, running
 from tests.system.conftest import Aalis, finished
@@ -39,18 +39,21 @@ class Told:
         what, _, name = line.partition(" ")
         self.names[what].append(name)
 
-    async def goes_on(self, seconds: float = 40) -> None:
-        """Children are made and messages answered from now on, too, each within so many seconds."""
-        enough = {what: len(self.names[what]) + 10 for what in ("made", "said")}
-        deadline = time.monotonic() + seconds
-        while any(len(self.names[what]) < number for what, number in enough.items()):
-            assert time.monotonic() < deadline, {what: len(names) for what, names in self.names.items()}
-            await asyncio.sleep(0.01)
+    def counts(self, room: str = "") -> tuple[int, int]:
+        """How many children were made, and how many messages said, in all rooms or one."""
+        return len(self.names["made"]), sum(name.startswith(room) for name in self.names["said"])
+
+    async def goes_on(self, room: str = "") -> None:
+        """Children are made and messages answered from now on, too."""
+        made, said = self.counts(room)
+        async with asyncio.timeout(40):
+            while min(map(int.__sub__, self.counts(room), (made, said))) < 10:
+                await asyncio.sleep(0.01)
 
 
 @asynccontextmanager
-async def worker(db: str, name: str) -> AsyncIterator[Told]:
-    """A host process at work; at the end it is asked to stop, and does so in time and without an error."""
+async def worker(db: str, name: str, *, killed: bool = False) -> AsyncIterator[Told]:
+    """A host process at work; at the end it is killed, or asked to stop: it does so in time and without an error."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-c",
@@ -67,10 +70,12 @@ async def worker(db: str, name: str) -> AsyncIterator[Told]:
     try:
         yield told
         assert process.stdin is not None
+        if killed:
+            process.kill()
         process.stdin.close()
         async with asyncio.timeout(40):
             await listening
-            assert await process.wait() == 0
+            assert await process.wait() == (-signal.SIGKILL if killed else 0)
     finally:
         if process.returncode is None:
             process.kill()
@@ -116,20 +121,6 @@ async def is_all_there(db: str, *workers: Told) -> None:
     for told in workers:
         assert {*told.names["made"], *told.names["later"]} <= set(children)
         assert set(told.names["said"]) <= set(said)
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    """A PostgreSQL server; skipped with the reason where none can be run."""
-    with running_server() as made:
-        yield made
-
-
-@pytest.fixture
-def url(cluster: Cluster) -> Iterator[str]:
-    """An empty database."""
-    with cluster.database() as made:
-        yield made
 
 
 @pytest.mark.rule("STORE-2", "STORE-3")
@@ -194,6 +185,19 @@ async def test_no_connection_is_left(cluster: Cluster, url: str) -> None:
             await is_all_there(url, told)
         finally:
             db.execute("DROP OWNED BY few; DROP ROLE few")
+
+
+@each_back_end
+@pytest.mark.rule("TURN-6", "STORE-2")
+@pytest.mark.timeout(120)
+async def test_a_host_is_killed_beside_another(db: str) -> None:
+    """Within seconds the other goes on in the room that both spoke in; what the dead one was told is there, and its
+    turns are closed."""
+    async with worker(db, "a") as one:
+        async with worker(db, "b", killed=True) as two:
+            await asyncio.gather(one.goes_on(ROOM), two.goes_on(ROOM))
+        await one.goes_on(ROOM)
+    await is_all_there(db, one, two)
 
 
 @contextmanager

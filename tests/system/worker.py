@@ -50,7 +50,7 @@ async def work(stack: Stack, name: str, stopped: asyncio.Event, say: Callable[[s
 
     async def speak(room: str) -> None:
         while not stopped.is_set():
-            message_id = f"{name}-{next(numbers)}"
+            message_id = f"{room}-{name}-{next(numbers)}"
             message = group_message(room, message_id, message_id=message_id)
             while not stopped.is_set():
                 try:

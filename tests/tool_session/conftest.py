@@ -6,15 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.host.memory.cluster import Cluster, running
 from tests.tool_session.kit import Stack, stack
-
-
-@pytest.fixture(scope="session")
-def cluster() -> Iterator[Cluster]:
-    """A PostgreSQL server; skipped with the reason where none can be run."""
-    with running() as started:
-        yield started
 
 
 @pytest.fixture
@@ -28,16 +20,6 @@ def zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
     yield use
     monkeypatch.undo()
     time.tzset()
-
-
-@pytest.fixture
-def db(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """Where an empty database is; `each_back_end` says of which."""
-    if getattr(request, "param", "sqlite") == "sqlite":
-        yield str(tmp_path / "aalis.db")
-        return
-    with request.getfixturevalue("cluster").database() as url:
-        yield url
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-import pytest
 from attrs import define, field
 
 from aalis_api_session_manager.errors import ServiceNotFound
@@ -29,10 +28,6 @@ OWNER = Identity(platform="onebot", user_id="1")
 TERMINAL = Identity(platform="cli", user_id="owner")
 
 HISTORY, LIST, DELEGATE = "session_get_history", "list_known_sessions", "delegate_to_session"
-
-
-each_back_end = pytest.mark.parametrize("db", ["sqlite", "postgres"], indirect=True)
-"""The test runs on each memory back end."""
 
 
 class Chats:

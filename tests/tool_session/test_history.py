@@ -19,7 +19,8 @@ from aalis_api_session_manager.service import SESSION_HISTORY, HistoryOptions
 from aalis_plugin_tool_session.cursor import Cursor, read_cursor
 from aalis_plugin_tool_session.plugin import ToolSessionPlugin
 from aalis_plugin_tool_session.timerange import local_iso
-from tests.tool_session.kit import HISTORY, LIST, Services, Stack, each_back_end, message, stack
+from tests.cluster import each_back_end
+from tests.tool_session.kit import HISTORY, LIST, Services, Stack, message, stack
 
 HERE = "onebot:100:group:1"
 START = 1_796_000_000_000

@@ -15,7 +15,8 @@ from aalis_api_session_manager.model import SessionCreation, SessionDraft
 from aalis_api_session_manager.service import SESSION_MANAGER
 from aalis_plugin_tool_session.plugin import ToolSessionPlugin
 from aalis_plugin_tool_session.timerange import local_iso
-from tests.tool_session.kit import LIST, OWNER, Services, Stack, each_back_end, group, message, private, stack
+from tests.cluster import each_back_end
+from tests.tool_session.kit import LIST, OWNER, Services, Stack, group, message, private, stack
 
 NOW = 1_796_000_000_000
 HOUR = 3_600_000

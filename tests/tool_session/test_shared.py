@@ -13,7 +13,8 @@ from aalis_api_session_manager.service import SESSION_MANAGER
 from aalis_host.models.base import ModelError, ModelReply
 from aalis_plugin_tool_session import remote
 from aalis_plugin_tool_session.shared import DELEGATIONS, HOSTS
-from tests.tool_session.kit import DELEGATE, Chats, Held, Limited, each_back_end, until
+from tests.cluster import each_back_end
+from tests.tool_session.kit import DELEGATE, Chats, Held, Limited, until
 from tests.tool_session.pair import (
     HERE,
     HERE_TOO,

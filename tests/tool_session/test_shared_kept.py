@@ -12,7 +12,8 @@ from aalis_api_session_manager.message import ClearRequest
 from aalis_plugin_tool_session.dispatches import KEPT_MS
 from aalis_plugin_tool_session.presence import TTL_MS
 from aalis_plugin_tool_session.shared import DELEGATIONS, HOSTS, WAITS
-from tests.tool_session.kit import Chats, Held, Stack, each_back_end, until
+from tests.cluster import each_back_end
+from tests.tool_session.kit import Chats, Held, Stack, until
 from tests.tool_session.pair import (
     HERE,
     HERE_TOO,

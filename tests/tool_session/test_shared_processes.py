@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from aalis_host.app import wall_clock
-from tests.tool_session.kit import Chats, each_back_end
+from tests.cluster import each_back_end
+from tests.tool_session.kit import Chats
 from tests.tool_session.pair import HERE, THERE, calling, delegate, host, pick_up, stored, until_stored
 
 ROOT = Path(__file__).parents[2]

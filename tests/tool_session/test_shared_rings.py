@@ -8,7 +8,8 @@ import pytest
 
 from aalis_plugin_tool_session.presence import TTL_MS
 from aalis_plugin_tool_session.shared import HOSTS, WAITS
-from tests.tool_session.kit import Chats, Held, each_back_end, group, until
+from tests.cluster import each_back_end
+from tests.tool_session.kit import Chats, Held, group, until
 from tests.tool_session.pair import (
     HERE,
     HERE_TOO,

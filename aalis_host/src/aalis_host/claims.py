@@ -2,8 +2,9 @@
 
 A claim is a stored record with an expiry that its holder moves on while the turn runs; a killed holder's claim
 expires within `TTL_MS`. Each holder gets a higher fencing number than the one before: one that was cut off and
-overtaken finds another number stored, and stops before it writes. Expiry compares the hosts' wall clocks, which may
-differ by a few seconds.
+overtaken finds another number stored, and stops before it writes. A host that waits puts its name down in the record;
+the holder leaves the claim to it when its turn has ended, so that a busy room is no host's alone. Expiry compares the
+hosts' wall clocks, which may differ by a few seconds.
 """
 
 import asyncio
@@ -29,6 +30,8 @@ TTL_MS = 10_000
 RENEW_SECONDS = TTL_MS / 3000
 LOOK_SECONDS = 0.1
 """How often a claim that another host holds is looked at."""
+NEXT_MS = 2_000
+"""How long the name of a host that waits stays there without being put down again, and a claim that was left to it."""
 
 
 class _Held(Exception):
@@ -103,25 +106,48 @@ class Claims:
         await asyncio.gather(*self._releasing, return_exceptions=True)
 
     async def _acquire(self, key: str, on_lost: Callable[[], None], given_up: Callable[[], bool]) -> Claim | None:
-        def take(stored: dict[str, Any] | None) -> dict[str, Any]:
-            if stored is not None and stored["host"] != self._host_id and stored["expiresAt"] > self._now():
-                raise _Held
-            return self._record(max(self._now(), 0 if stored is None else stored["fence"] + 1))
-
         while not given_up():
             begun = asyncio.get_running_loop().time()
-            (outcome,) = await self._commit([(key, take)])
-            if outcome.error is None and (data := outcome.records[0].data) is not None:
-                return Claim(key=key, fence=data["fence"], renewed=begun, on_lost=on_lost)
-            if outcome.error is not None and not isinstance(outcome.error, _Held):
+            (outcome,) = await self._commit([(key, self._taken)])
+            if outcome.error is None:
+                data = outcome.records[0].data
+                if data is not None and data["host"] == self._host_id:
+                    return Claim(key=key, fence=data["fence"], renewed=begun, on_lost=on_lost)
+            elif not isinstance(outcome.error, _Held):
                 raise outcome.error
             await self._until_free(key, given_up)
         return None
 
+    def _taken(self, stored: dict[str, Any] | None) -> dict[str, Any]:
+        """The record when this host takes it, waits for it, or leaves the claim of its last turn to one that waits."""
+        now, waits = self._now(), self._waits(stored)
+        if stored is None or stored["expiresAt"] <= now:
+            return self._record(max(now, 0 if stored is None else stored["fence"] + 1))
+        if stored["host"] != self._host_id:
+            if waits is not None:
+                raise _Held
+            return {**stored, "next": self._host_id, "nextUntil": now + NEXT_MS}
+        if waits in (None, self._host_id):
+            return self._record(max(now, stored["fence"] + 1))
+        if not stored.get("left"):
+            return self._left(stored, waits)
+        taken = self._record(max(now, stored["fence"] + 1))
+        return {**taken, "next": waits, "nextUntil": stored["nextUntil"]}
+
+    def _waits(self, stored: dict[str, Any] | None) -> str | None:
+        """The host that waits for the claim."""
+        return stored["next"] if stored is not None and stored.get("nextUntil", 0) > self._now() else None
+
+    def _left(self, stored: dict[str, Any], host: str) -> dict[str, Any]:
+        return {"host": host, "fence": stored["fence"] + 1, "expiresAt": self._now() + NEXT_MS, "left": True}
+
     async def _until_free(self, key: str, given_up: Callable[[], bool]) -> None:
         while not given_up():
             row = await self._memory().get_metadata(NAMESPACE, key)
-            if row is None or row.data is None or row.data["expiresAt"] <= self._now():
+            data = None if row is None else row.data
+            if data is None or data["host"] == self._host_id or data["expiresAt"] <= self._now():
+                return
+            if self._waits(data) is None:
                 return
             await asyncio.sleep(LOOK_SECONDS)
 
@@ -152,13 +178,16 @@ class Claims:
                 raise outcome.error
 
     def _longer(self, claim: Claim, stored: dict[str, Any] | None) -> dict[str, Any]:
-        if not self._is_mine(stored, claim):
+        if stored is None or not self._is_mine(stored, claim):
             raise _Overtaken
-        return self._record(claim.fence)
+        return {**stored, **self._record(claim.fence)}
 
     async def _release(self, claim: Claim) -> None:
         def free(stored: dict[str, Any] | None) -> dict[str, Any] | None:
-            return None if self._is_mine(stored, claim) else stored
+            if stored is None or not self._is_mine(stored, claim):
+                return stored
+            waits = self._waits(stored)
+            return None if waits in (None, self._host_id) else self._left(stored, waits)
 
         try:
             await self._commit([(claim.key, free)])

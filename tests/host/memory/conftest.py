@@ -1,12 +1,11 @@
 """One empty database per test, on each back end."""
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 
 from aalis_host.memory import Memory, open_memory
-from tests.host.memory.cluster import Cluster, running
 from tests.host.memory.kit import Clock
 
 
@@ -16,21 +15,10 @@ def clock() -> Clock:
     return Clock()
 
 
-@pytest.fixture(scope="session")
-def cluster() -> Iterator[Cluster]:
-    """A PostgreSQL server; skipped with the reason where none can be run."""
-    with running() as started:
-        yield started
-
-
 @pytest.fixture(params=["sqlite", "postgres"])
-def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str | Path]:
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> str | Path:
     """Where an empty database of each back end is."""
-    if request.param == "sqlite":
-        yield tmp_path / "memory.db"
-        return
-    with request.getfixturevalue("cluster").database() as url:
-        yield url
+    return tmp_path / "memory.db" if request.param == "sqlite" else request.getfixturevalue("url")
 
 
 @pytest.fixture

@@ -14,16 +14,9 @@ import pytest
 from aalis_api_session_manager.errors import AalisError, ConfigError, StorageError
 from aalis_api_session_manager.memory import Changeset, Position
 from aalis_host.memory import Memory, open_memory, postgres, postgres_pool, postgres_writes, readers
-from tests.host.memory.cluster import PORT, Cluster
+from tests.cluster import PORT, Cluster
 from tests.host.memory.cutter import Cutter
 from tests.host.memory.kit import HOUR, Clock, add, by_key, change, contents, put, text
-
-
-@pytest.fixture
-def url(cluster: Cluster) -> Iterator[str]:
-    """An empty database."""
-    with cluster.database() as made:
-        yield made
 
 
 async def test_the_extra_is_named_when_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

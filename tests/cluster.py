@@ -17,6 +17,9 @@ import pytest
 
 PORT = 5432
 
+each_back_end = pytest.mark.parametrize("db", ["sqlite", "postgres"], indirect=True)
+"""The test runs on a database of each kind."""
+
 
 def binaries() -> Path:
     """The folder of the newest server's programs; the test is skipped without one."""
