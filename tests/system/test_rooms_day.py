@@ -1,6 +1,7 @@
 """A recorded day of chat rooms, as a person replays it and looks at what came of it."""
 
 import json
+import re
 import sqlite3
 from collections import Counter
 from contextlib import closing
@@ -70,3 +71,33 @@ def has_turn(event: dict[str, Any]) -> bool:
     if isinstance(message, str):
         return f"[CQ:at,qq={me}]" in message
     return any(part["type"] == "at" and part["data"]["qq"] == me for part in message)
+
+
+@pytest.mark.rule("STORE-1")
+def test_the_same_day_on_a_server(aalis: Aalis, url: str) -> None:
+    """On PostgreSQL every command says what it says on SQLite; a second process deletes and titles what is there."""
+    room = "onebot:100010:group:700001"
+    said = []
+    for db in ("x.db", url):
+        assert finished(aalis("replay", EXAMPLE, "--as-recorded", "--db", db))[0] == 0
+        answers = []
+        for command in (
+            ("sessions", "list", "--json"),
+            ("sessions", "show", room, "--json"),
+            ("sessions", "history", room, "--json"),
+            ("sessions", "export", room),
+            ("sessions", "tree"),
+            ("sessions", "check"),
+            ("sessions", "title", room, "The kitchen"),
+            ("sessions", "delete", room, "--yes"),
+            ("sessions", "show", room),
+            ("sessions", "list", "--json"),
+        ):
+            status, out, err = finished(aalis(*command, "--db", db))
+            # Moments, the numbers of messages and the cursors made of both are each replay's own.
+            plain = re.sub(r'\b1\d{12}\b|"id": ?\d+|"\w+Cursor": "\S+"', "…", out)
+            answers.append((status, sorted(plain.splitlines()), err))
+        said.append(answers)
+    for on_a_file, on_the_server in zip(*said, strict=True):
+        assert on_the_server == on_a_file
+    assert [status for status, _, _ in said[0]] == [0] * 8 + [2, 0]
