@@ -12,14 +12,17 @@ import threading
 import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, closing, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from pathlib import Path
 
 import psycopg
 import pytest
 
 from aalis_api_session_manager.errors import StorageError
+from aalis_api_session_manager.message import LlmUsage
 from aalis_api_session_manager.model import SessionUpdates
+from aalis_host.memory import writer
+from aalis_plugin_session_manager import store
 from tests.cluster import PORT, Cluster, each_back_end
 from tests.host.memory.cutter import Cutter
 from tests.session_manager.kit import Stack, running
@@ -155,6 +158,40 @@ async def test_connections_are_cut_in_the_middle_of_commits(cluster: Cluster, ur
     await is_all_there(url, told)
 
 
+@pytest.mark.rule("STORE-3", "USAGE-1", "CREATE-7")
+@pytest.mark.parametrize("arrives", [True, False])
+async def test_a_commit_that_nobody_can_tell_of_counts_once(
+    cluster: Cluster, url: str, arrives: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server is away when it should say whether it stored a change: who waits is told, who comes later too, and
+    when it is back every token and key is there once."""
+    monkeypatch.setattr(writer, "ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(store, "TELL_SECONDS", 0.5)
+    name = url.split("/")[-1].split("?")[0]
+    with Cutter(cluster.folder / f".s.PGSQL.{PORT}") as cutter:
+        async with running(cluster.url(name, cutter.folder), clock=WallClock()) as stack:
+            await stack.sessions.ensure_session(ROOM)
+            usage = LlmUsage(session_id=ROOM, input_tokens=1, output_tokens=2)
+            cutter.refuse()
+            cutter.cut_at(b"UPDATE aalis.state SET revision", arrives)
+            async with asyncio.timeout(20):
+                await stack.host.emit("aalis_llm_usage", usage=usage)
+                for key in ("first", "second"):
+                    with pytest.raises(StorageError) as refused:
+                        await stack.sessions.update_session(ROOM, SessionUpdates(metadata={key: 1}))
+                    assert refused.value.pending
+                    await stack.host.emit("aalis_llm_usage", usage=usage)
+            cutter.accept()
+            with suppress(StorageError):
+                await stack.sessions.update_session(ROOM, SessionUpdates(metadata={"third": 1}))
+        assert cutter.cuts == 1
+    async with running(url) as stack:
+        session = stack.sessions.get_session(ROOM)
+        assert session is not None and session.tokens is not None
+        assert (session.tokens.input, session.tokens.output) == (3, 6)
+        assert session.metadata == {"first": 1, "second": 1, "third": 1}
+
+
 @pytest.mark.rule("STORE-3")
 @pytest.mark.timeout(120)
 async def test_no_connection_is_left(cluster: Cluster, url: str) -> None:
@@ -172,10 +209,10 @@ async def test_no_connection_is_left(cluster: Cluster, url: str) -> None:
                 await told.goes_on()
                 db.execute("ALTER ROLE few CONNECTION LIMIT 0")
                 db.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'few'")
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(30):
                     with pytest.raises(StorageError, match="connection"):
                         await memory.history(ROOM, 5)
-                    with pytest.raises(StorageError, match="connection") as refused:
+                    with pytest.raises(StorageError) as refused:
                         await stack.sessions.update_session(ROOM, SessionUpdates(title="later"))
                 assert refused.value.pending
                 db.execute("ALTER ROLE few CONNECTION LIMIT -1")

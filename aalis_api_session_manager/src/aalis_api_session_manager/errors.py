@@ -7,13 +7,18 @@ AalisError
 ├── ServiceNotFound      service
 ├── InvalidSession       session_id, what is wrong with it
 ├── StorageError         session_id, pending
+│   └── OutcomeUnknown   settled()
 └── ConfigError          a person's mistake in a setting
 """
+
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 __all__ = [
     "AalisError",
     "ConfigError",
     "InvalidSession",
+    "OutcomeUnknown",
     "PlaceNotFound",
     "ServiceNotFound",
     "SessionNotFound",
@@ -74,6 +79,18 @@ class StorageError(AalisError):
         super().__init__(message)
         self.session_id = session_id
         self.pending = pending
+
+
+class OutcomeUnknown(StorageError):
+    """No answer came in time: the change is under way, and may or may not be stored by now.
+
+    Making it again might make it twice. `await settled()` waits, without a limit, until it is known, and then answers
+    or raises what the call would have. Rule: STORE-3.
+    """
+
+    def __init__(self, message: str, settled: Callable[[], Awaitable[Any]]) -> None:
+        super().__init__(message)
+        self.settled = settled
 
 
 class ConfigError(AalisError):

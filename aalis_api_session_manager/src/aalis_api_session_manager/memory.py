@@ -203,7 +203,10 @@ class MemoryService(Protocol):
         ...
 
     async def commit_metadata(self, changesets: Sequence[Changeset]) -> tuple[Outcome, ...]:
-        """Store each changeset whole or not at all, durably, sharing transactions; an outcome for each."""
+        """Store each changeset whole or not at all, durably, sharing transactions; an outcome for each.
+
+        Raises OutcomeUnknown when no answer comes in time; until it is settled, doing it again might do it twice.
+        """
         ...
 
     async def generations(self) -> Mapping[str, int]:

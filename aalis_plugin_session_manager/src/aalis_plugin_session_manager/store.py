@@ -16,7 +16,7 @@ from typing import Any
 
 from attrs import frozen
 
-from aalis_api_session_manager.errors import InvalidSession, StorageError
+from aalis_api_session_manager.errors import InvalidSession, OutcomeUnknown, StorageError
 from aalis_api_session_manager.memory import Change, Changeset, MemoryService, MetadataRow, Outcome
 from aalis_api_session_manager.service import ServiceSelection
 from aalis_plugin_session_manager.change import Edit, Event, Job, in_listener
@@ -38,6 +38,8 @@ GATHER_DELAY = 0.1
 """Seconds that `soon` gathers changes of one record. Rule: USAGE-1."""
 FIRST_RETRY, LAST_RETRY = 0.05, 2.0
 """Seconds between tries while the back end refuses."""
+TELL_SECONDS = 5.0
+"""How long a caller waits while it isn't known what became of an earlier change."""
 STOP_LIMIT = 10.0
 """Seconds that stopping may take to store what waits."""
 
@@ -286,7 +288,7 @@ class RecordStore:
                 done += cluster.jobs
             elif isinstance(outcome.error, StorageError):
                 refused = True
-                self._refused(cluster, outcome.error)
+                self._refused(cluster.jobs, outcome.error)
             else:
                 self._reject(cluster, outcome.error)
         if done:
@@ -301,9 +303,25 @@ class RecordStore:
         if not changesets:
             return ()
         try:
-            return await self._memory.use().commit_metadata(changesets)
+            try:
+                return await self._memory.use().commit_metadata(changesets)
+            except OutcomeUnknown as unknown:
+                return await self._settled(unknown)
         except Exception as error:
             return [Outcome(error=StorageError(str(error)))] * len(changesets)
+
+    async def _settled(self, unknown: OutcomeUnknown) -> Sequence[Outcome]:
+        """What became of the changes, however long that takes: making them again might make them twice. Whoever
+        waits meanwhile, also for later changes, is told."""
+        settling = asyncio.ensure_future(unknown.settled())
+        try:
+            while not settling.done():
+                self._refused(self._queue, unknown)
+                await asyncio.wait((settling,), timeout=TELL_SECONDS)
+            outcomes: Sequence[Outcome] = settling.result()
+            return outcomes
+        finally:
+            settling.cancel()
 
     def _write(self, edits: list[Edit]) -> _Write:
         collection, key = edits[0].collection, edits[0].key
@@ -340,8 +358,8 @@ class RecordStore:
         if outcome.generations:
             self._adopt(outcome.generations)
 
-    def _refused(self, cluster: Cluster, error: StorageError) -> None:
-        for job in cluster.jobs:
+    def _refused(self, jobs: Iterable[Job], error: StorageError) -> None:
+        for job in jobs:
             if not job.awaited and not job.warned:
                 log.warning("session %r: a change waits, the store refuses it: %s", job.subject, error)
                 job.warned = True

@@ -16,15 +16,12 @@ class Cutter:
         self._server = server
         self._temporary = tempfile.TemporaryDirectory(prefix="aalis-cut-")
         self.folder = Path(self._temporary.name)
-        self._listening = socket.socket(socket.AF_UNIX)
         self._words: bytes | None = None
         self._arrives = False
         self.cuts = 0
 
     def __enter__(self) -> Self:
-        self._listening.bind(str(self.folder / self._server.name))
-        self._listening.listen()
-        threading.Thread(target=self._accept, daemon=True).start()
+        self.accept()
         return self
 
     def __exit__(
@@ -32,6 +29,14 @@ class Cutter:
     ) -> None:
         self.refuse()
         self._temporary.cleanup()
+
+    def accept(self) -> None:
+        """Take connections."""
+        self._listening = socket.socket(socket.AF_UNIX)
+        (self.folder / self._server.name).unlink(missing_ok=True)
+        self._listening.bind(str(self.folder / self._server.name))
+        self._listening.listen()
+        threading.Thread(target=self._run, args=(self._listening,), daemon=True).start()
 
     def refuse(self) -> None:
         """Take no new connections."""
@@ -43,10 +48,10 @@ class Cutter:
         """Cut the next connection whose client says `words`; `arrives`: the server still gets them."""
         self._arrives, self._words = arrives, words
 
-    def _accept(self) -> None:
+    def _run(self, listening: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while True:
-                client, _ = self._listening.accept()
+                client, _ = listening.accept()
                 server = socket.socket(socket.AF_UNIX)
                 server.connect(str(self._server))
                 threading.Thread(target=self._to_server, args=(client, server), daemon=True).start()

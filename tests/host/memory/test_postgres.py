@@ -11,9 +11,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from aalis_api_session_manager.errors import AalisError, ConfigError, StorageError
+from aalis_api_session_manager.errors import AalisError, ConfigError, OutcomeUnknown, StorageError
 from aalis_api_session_manager.memory import Changeset, Position
-from aalis_host.memory import Memory, open_memory, postgres, postgres_pool, postgres_writes, readers
+from aalis_host.memory import Memory, open_memory, postgres, postgres_pool, postgres_writes, readers, writer
 from tests.cluster import PORT, Cluster
 from tests.host.memory.cutter import Cutter
 from tests.host.memory.kit import HOUR, Clock, add, by_key, change, contents, put, text
@@ -146,16 +146,44 @@ async def test_a_connection_that_is_lost_in_the_commit(
 async def test_a_commit_that_nobody_can_tell_of(
     cluster: Cluster, url: str, cutter: Cutter, arrives: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While the server can't be asked, nothing is done a second time: the callers are told that it isn't known."""
-    monkeypatch.setattr(postgres_writes, "RESOLVE_SECONDS", 0.3)
+    """While the server can't be asked, nothing is done a second time, and what comes later isn't done at all: the
+    callers are told so. When it can, the change is there once."""
+    monkeypatch.setattr(writer, "ANSWER_SECONDS", 0.5)
     name = url.split("/")[-1].split("?")[0]
     async with open_memory(cluster.url(name, cutter.folder), now=Clock()) as memory:
         await memory.commit_metadata([put("k", {"n": 1}, fold=add())])
         cutter.refuse()
-        cutter.cut_at(b"COMMIT", arrives)
-        (outcome,) = await memory.commit_metadata([put("k", {}, 0, fold=add())])
-        assert isinstance(outcome.error, StorageError)
-        assert "isn't known" in str(outcome.error)
+        cutter.cut_at(b"UPDATE aalis.state", arrives)
+        with pytest.raises(OutcomeUnknown, match="isn't known") as unknown:
+            await memory.commit_metadata([put("k", {}, 0, fold=add())])
+        with pytest.raises(StorageError, match="doesn't answer") as later:
+            await memory.save_message("s", text("later"))
+        assert not isinstance(later.value, OutcomeUnknown)
+        cutter.accept()
+        async with asyncio.timeout(10):
+            (outcome,) = await unknown.value.settled()
+        assert outcome.records[0].data == {"n": 2}
+        assert await memory.get_metadata("things", "k") == outcome.records[0]
+        assert (await memory.save_message("s", text("again"))).status == "saved"
+        assert contents((await memory.history("s", 5)).messages) == ["again"]
+
+
+@pytest.mark.rule("STORE-3")
+@pytest.mark.parametrize("arrives", [True, False])
+async def test_closing_while_nobody_can_tell_of_a_commit(
+    cluster: Cluster, url: str, cutter: Cutter, arrives: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its callers are told when the memory is closed, and it is stored once or not at all."""
+    monkeypatch.setattr(writer, "CLOSE_SECONDS", 0.5)
+    name = url.split("/")[-1].split("?")[0]
+    async with open_memory(cluster.url(name, cutter.folder), now=Clock()) as memory:
+        await memory.commit_metadata([put("k", {"n": 1}, fold=add())])
+        cutter.refuse()
+        cutter.cut_at(b"UPDATE aalis.state", arrives)
+        committing = asyncio.create_task(memory.commit_metadata([put("k", {}, 0, fold=add())]))
+        await asyncio.sleep(0.2)
+    with pytest.raises(StorageError, match="closing"):
+        await asyncio.wait_for(committing, 5)
     async with open_memory(url, now=Clock()) as memory:
         assert by_key(await memory.list_metadata("things")) == {"k": {"n": 2 if arrives else 1}}
 

@@ -1,5 +1,6 @@
 """Connections that come back: a pool replaces those that were lost, and closes those that nobody needed for a while."""
 
+import logging
 import time
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
@@ -20,6 +21,28 @@ WAIT_SECONDS: Final = 5.0
 
 IDLE_SECONDS: Final = 60.0
 """All connections but one are closed when nobody needed them for so long."""
+
+
+SAY_SECONDS: Final = 60.0
+"""How often the log says the same of a pool that can't connect."""
+
+
+class _Seldom(logging.Filter):
+    """Lets the same words pass once in SAY_SECONDS: a pool says at every try that it failed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._said: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        words, now = record.getMessage(), time.monotonic()
+        self._said = {said: at for said, at in self._said.items() if now - at < SAY_SECONDS}
+        return self._said.setdefault(words, now) == now
+
+
+_pool_log = logging.getLogger("psycopg.pool")
+_pool_log.setLevel(logging.WARNING)  # else `--debug` shows three lines for each read
+_pool_log.addFilter(_Seldom())
 
 
 def make_pool(name: str, options: dict[str, Any], size: int, configure: Callable[[Connection], None]) -> Pool:

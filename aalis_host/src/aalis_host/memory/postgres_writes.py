@@ -9,6 +9,8 @@ writes its number to this writer's row of `writers`; on another connection, the 
 transaction has ended one way or the other, and that number tells which.
 """
 
+import logging
+import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
@@ -27,8 +29,10 @@ from aalis_host.memory.writer import REMEMBER_MS, Archive, Clear, CommitUnknown,
 
 __all__ = ["PostgresWrites", "forget_writers"]
 
-RESOLVE_SECONDS: Final = 30.0
-"""How long an unanswered commit is asked after, while the server can't be reached."""
+_log = logging.getLogger(__name__)
+
+PAUSE_SECONDS: Final = 0.02
+"""Between losing a connection, or a question that wasn't answered, and asking what became of a commit."""
 
 CLOSE_SECONDS: Final = 1.0
 """How long a writer that ends waits for a connection, to remove its row."""
@@ -126,6 +130,7 @@ class PostgresWrites:
         self._now = now
         self._id = uuid4().hex
         self._transaction = 0
+        self._given_up = threading.Event()
         self._stored_revision = self._reached = 0
         self._message_id = 0
         self.revision = 0
@@ -180,17 +185,18 @@ class PostgresWrites:
 
     def _was_committed(self) -> bool:
         """Ask on another connection whether the transaction whose commit wasn't answered was done."""
-        deadline = time.monotonic() + RESOLVE_SECONDS
-        while True:
+        while not self._given_up.wait(PAUSE_SECONDS):
             try:
-                with self._pool.connection(deadline - time.monotonic()) as db, db.transaction():
+                with self._pool.connection() as db, db.transaction():
                     db.execute(_LOCK)
                     row = db.execute("SELECT transaction FROM aalis.writers WHERE id = %s", (self._id,)).fetchone()
                 return row is not None and row[0] == self._transaction
-            except psycopg.OperationalError:
-                if time.monotonic() > deadline:
-                    raise CommitUnknown("the connection was lost, and it isn't known whether this was stored") from None
-                time.sleep(0.1)
+            except psycopg.OperationalError as error:
+                _log.warning("it isn't known yet whether a transaction was stored: %s", " ".join(str(error).split()))
+        raise CommitUnknown("the connection was lost, and it isn't known whether this was stored")
+
+    def give_up(self) -> None:
+        self._given_up.set()
 
     def undo(self) -> None:
         if self._used is not None:

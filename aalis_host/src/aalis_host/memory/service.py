@@ -165,8 +165,7 @@ class Memory:
 
     async def commit_metadata(self, changesets: Sequence[Changeset]) -> tuple[Outcome, ...]:
         """See `MemoryService.commit_metadata`."""
-        results = await self._writing().submit("commit", tuple(changesets)) if changesets else []
-        return tuple(Outcome(error=result) if isinstance(result, Exception) else result for result in results)
+        return await self._writing().submit("commit", tuple(changesets), _outcomes) if changesets else ()
 
     async def generations(self) -> Mapping[str, int]:
         """See `MemoryService.generations`."""
@@ -207,10 +206,7 @@ class Memory:
                 waiter.set_result(None)
 
     async def _write(self, kind: Kind, piece: Any) -> Any:
-        (result,) = await self._writing().submit(kind, (piece,))
-        if isinstance(result, Exception):
-            raise result
-        return result
+        return await self._writing().submit(kind, (piece,), _only)
 
     def _writing(self) -> Writer:
         if self._writer is None:
@@ -221,6 +217,17 @@ class Memory:
         if self._readers is None:
             raise StorageError("the memory isn't open")
         return self._readers
+
+
+def _only(results: list[Any]) -> Any:
+    (result,) = results
+    if isinstance(result, Exception):
+        raise result
+    return result
+
+
+def _outcomes(results: list[Any]) -> tuple[Outcome, ...]:
+    return tuple(Outcome(error=result) if isinstance(result, Exception) else result for result in results)
 
 
 def _call_in(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:

@@ -99,6 +99,9 @@ class SqliteWrites:
         self._db.execute("COMMIT")
         self.revision = self._reached
 
+    def give_up(self) -> None:
+        """Every wait here has an end of its own."""
+
     def undo(self) -> None:
         if self._db.in_transaction:
             with suppress(sqlite3.Error):  # some failures have rolled back already

@@ -10,12 +10,13 @@ import itertools
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol, TypeVar
 
 from attrs import define, field, frozen
 
-from aalis_api_session_manager.errors import StorageError
+from aalis_api_session_manager.errors import OutcomeUnknown, StorageError
 from aalis_api_session_manager.memory import Changeset, Outcome, SaveResult
 from aalis_api_session_manager.message import Message
 
@@ -29,6 +30,9 @@ CLOSE_SECONDS: Final = 10.0
 REMEMBER_MS: Final = 24 * 3600 * 1000
 """How long a removed record is remembered, for processes that were cut off meanwhile."""
 
+ANSWER_SECONDS: Final = 15.0
+"""How long a caller waits. What wasn't begun by then is dropped; what was goes on without the caller."""
+
 MAX_WAITING: Final = 10_000
 """More jobs than these are not taken in; their callers wait."""
 
@@ -36,6 +40,8 @@ MAX_GROUP: Final = 1_000
 """Jobs that share one transaction."""
 
 Kind = Literal["save", "archive", "clear", "commit"]
+
+T = TypeVar("T")
 
 
 @frozen
@@ -64,8 +70,7 @@ class Clear:
 
 
 class CommitUnknown(Exception):
-    """The connection was lost in the commit, and the back end can't be asked what became of it: trying again might
-    do the work twice."""
+    """The connection was lost in the commit, and the back end couldn't be asked what became of it until the end."""
 
 
 class WriteStore(Protocol):
@@ -82,7 +87,12 @@ class WriteStore(Protocol):
         ...
 
     def end(self) -> None:
-        """Commit, durably. Raises CommitUnknown when it can't be told whether it was done."""
+        """Commit, durably; takes as long as it takes to tell whether it was done. Raises CommitUnknown after
+        `give_up`."""
+        ...
+
+    def give_up(self) -> None:
+        """Called in another thread: don't wait any longer."""
         ...
 
     def undo(self) -> None:
@@ -105,6 +115,8 @@ class Job:
     pieces: Sequence[Any]
     future: asyncio.Future[list[Any]]
     results: list[Any] = field(factory=list)
+    begun: bool = False
+    dropped: bool = False
 
     @property
     def names(self) -> list[str]:
@@ -136,23 +148,49 @@ class Writer:
         self._queue: SimpleQueue[Job | None] = SimpleQueue()
         self._pending: dict[Job, None] = {}
         self._closed = False
+        self._beginning = threading.Lock()
         self._ended = self._loop.create_future()
         self._thread = threading.Thread(target=self._run, name="aalis-memory-writer", daemon=True)
         self._thread.start()
 
-    async def submit(self, kind: Kind, pieces: Sequence[Any]) -> list[Any]:
-        """Do the work durably; a result or an exception for each piece.
+    async def submit(self, kind: Kind, pieces: Sequence[Any], finish: Callable[[list[Any]], T]) -> T:
+        """Do the work durably; `finish` of a result or an exception for each piece.
 
-        A caller that is cancelled loses only its waiting. Raises StorageError when the memory is closed.
+        A caller that is cancelled loses only its waiting. Raises StorageError when the memory is closed or the work
+        wasn't begun in time, and OutcomeUnknown when it was.
         """
-        await self._free.acquire()
+        deadline = self._loop.time() + ANSWER_SECONDS
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._free.acquire()
+        except TimeoutError:
+            raise StorageError("the database doesn't answer, and too much waits for it") from None
         if self._closed:
             self._free.release()
             raise StorageError("the memory is closed")
         job = Job(kind, pieces, self._loop.create_future())
         self._pending[job] = None
         self._queue.put(job)
-        return await job.future
+        await asyncio.wait((job.future,), timeout=deadline - self._loop.time())
+        if job.future.done():
+            return finish(job.future.result())
+        if self._drop(job):
+            raise StorageError("the database doesn't answer")
+        raise OutcomeUnknown(
+            "the database doesn't answer, and it isn't known whether this was stored",
+            settled=partial(_settled, job.future, finish),
+        )
+
+    def _drop(self, job: Job) -> bool:
+        """The job won't be done, unless it was begun."""
+        with self._beginning:
+            job.dropped = not job.begun
+        return job.dropped
+
+    def _begin(self, job: Job) -> bool:
+        with self._beginning:
+            job.begun = not job.dropped
+        return job.begun
 
     async def close(self) -> None:
         """Flush what is queued, for at most CLOSE_SECONDS; then say what could not be stored."""
@@ -160,6 +198,7 @@ class Writer:
             self._closed = True
             self._queue.put(None)
         await asyncio.wait((self._ended,), timeout=CLOSE_SECONDS)
+        self._store.give_up()
         lost = [name for job in self._pending for name in job.names]
         if lost:
             more = f" and {len(lost) - 20} more" if len(lost) > 20 else ""
@@ -167,6 +206,7 @@ class Writer:
         for job in self._pending:
             if not job.future.done():
                 job.future.set_exception(StorageError("closing: the change could not be stored in time"))
+                job.future.exception()  # it was looked at: perhaps nobody waits for it any more
         self._free.release()  # callers that wait for room are woken, each by the one before
 
     def _run(self) -> None:
@@ -174,7 +214,7 @@ class Writer:
         while not stopping:
             group, stopping = self._next_group()
             try:
-                self._do(group)
+                self._do([job for job in group if self._begin(job)])
             except BaseException as error:  # the thread must outlive whatever happens in a group
                 _log.exception("the writer failed")
                 for job in group:
@@ -264,6 +304,11 @@ class Writer:
     def _end(self) -> None:
         if not self._ended.done():
             self._ended.set_result(None)
+
+
+async def _settled(future: asyncio.Future[list[Any]], finish: Callable[[list[Any]], T]) -> T:
+    await asyncio.wait((future,))
+    return finish(future.result())
 
 
 def _storage_error(error: BaseException) -> StorageError:
