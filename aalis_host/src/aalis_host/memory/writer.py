@@ -10,6 +10,7 @@ import itertools
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Final, Literal, Protocol, TypeVar
@@ -113,10 +114,26 @@ class Job:
 
     kind: Kind
     pieces: Sequence[Any]
-    future: asyncio.Future[list[Any]]
+    deadline: float
+    """By the loop's clock."""
+    answer: asyncio.Future[list[Any] | None]
+    """For its caller; None when the deadline was reached."""
     results: list[Any] = field(factory=list)
     begun: bool = False
     dropped: bool = False
+    late: asyncio.Future[list[Any]] | None = None
+    """The results of one that was begun and not done at its deadline."""
+
+    def ended(self, error: StorageError | None = None) -> None:
+        """Tell whoever waits for the results."""
+        waits: list[asyncio.Future[Any] | None] = [self.answer, self.late]
+        for waiting in waits:
+            if waiting is not None and not waiting.done():
+                if error is None:
+                    waiting.set_result(self.results)
+                else:
+                    waiting.set_exception(error)
+                    waiting.exception()  # it was looked at: perhaps nobody waits any more
 
     @property
     def names(self) -> list[str]:
@@ -149,6 +166,7 @@ class Writer:
         self._pending: dict[Job, None] = {}
         self._closed = False
         self._beginning = threading.Lock()
+        self._watching: asyncio.TimerHandle | None = None
         self._ended = self._loop.create_future()
         self._thread = threading.Thread(target=self._run, name="aalis-memory-writer", daemon=True)
         self._thread.start()
@@ -161,31 +179,42 @@ class Writer:
         """
         deadline = self._loop.time() + ANSWER_SECONDS
         try:
-            async with asyncio.timeout_at(deadline):
+            async with asyncio.timeout_at(deadline) if self._free.locked() else nullcontext():
                 await self._free.acquire()
         except TimeoutError:
             raise StorageError("the database doesn't answer, and too much waits for it") from None
         if self._closed:
             self._free.release()
             raise StorageError("the memory is closed")
-        job = Job(kind, pieces, self._loop.create_future())
+        job = Job(kind, pieces, deadline, self._loop.create_future())
         self._pending[job] = None
         self._queue.put(job)
-        await asyncio.wait((job.future,), timeout=deadline - self._loop.time())
-        if job.future.done():
-            return finish(job.future.result())
-        if self._drop(job):
+        if self._watching is None:
+            self._watching = self._loop.call_at(deadline, self._watch)
+        results = await job.answer
+        if results is not None:
+            return finish(results)
+        if job.late is None:
             raise StorageError("the database doesn't answer")
         raise OutcomeUnknown(
             "the database doesn't answer, and it isn't known whether this was stored",
-            settled=partial(_settled, job.future, finish),
+            settled=partial(_settled, job.late, finish),
         )
 
-    def _drop(self, job: Job) -> bool:
-        """The job won't be done, unless it was begun."""
-        with self._beginning:
-            job.dropped = not job.begun
-        return job.dropped
+    def _watch(self) -> None:
+        """Tell the callers whose deadline is reached; the pending jobs are in the order of their deadlines."""
+        self._watching = None
+        for job in self._pending:
+            if job.answer.done():
+                continue
+            if job.deadline > self._loop.time():
+                self._watching = self._loop.call_at(job.deadline, self._watch)
+                break
+            with self._beginning:
+                job.dropped = not job.begun
+            if not job.dropped:
+                job.late = self._loop.create_future()
+            job.answer.set_result(None)
 
     def _begin(self, job: Job) -> bool:
         with self._beginning:
@@ -204,9 +233,9 @@ class Writer:
             more = f" and {len(lost) - 20} more" if len(lost) > 20 else ""
             _log.error("closing: %d changes could not be stored in time: %s%s", len(lost), "; ".join(lost[:20]), more)
         for job in self._pending:
-            if not job.future.done():
-                job.future.set_exception(StorageError("closing: the change could not be stored in time"))
-                job.future.exception()  # it was looked at: perhaps nobody waits for it any more
+            job.ended(StorageError("closing: the change could not be stored in time"))
+        if self._watching is not None:
+            self._watching.cancel()
         self._free.release()  # callers that wait for room are woken, each by the one before
 
     def _run(self) -> None:
@@ -298,8 +327,7 @@ class Writer:
         for job in group:
             self._free.release()
             self._pending.pop(job, None)
-            if not job.future.done():
-                job.future.set_result(job.results)
+            job.ended()
 
     def _end(self) -> None:
         if not self._ended.done():
