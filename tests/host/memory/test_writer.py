@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from aalis_api_session_manager.errors import StorageError
+from aalis_api_session_manager.errors import OutcomeUnknown, StorageError
 from aalis_host.memory import Memory, readers, writer
-from tests.host.memory.kit import add, by_key, put, text
+from tests.host.memory.kit import add, by_key, contents, put, text
 
 
 class Slow:
@@ -30,6 +30,33 @@ class Slow:
 def database(tmp_path: Any) -> Any:
     """These don't depend on the back end: the quick one will do."""
     return tmp_path / "memory.db"
+
+
+@pytest.mark.rule("STORE-3")
+async def test_no_answer_in_time(open_again: Callable[..., Memory], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is under way goes on, and its caller can wait for its end; what wasn't begun is told and never done."""
+    monkeypatch.setattr(writer, "ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(writer, "MAX_WAITING", 2)
+    slow = Slow()
+    async with open_again() as memory:
+        await memory.commit_metadata([put("k", {"n": 1})])
+        calls: list[asyncio.Task[Any]] = [asyncio.create_task(memory.commit_metadata([put("k", {}, 0, slow)]))]
+        await asyncio.to_thread(slow.begun.wait, 5)
+        calls += [
+            asyncio.create_task(memory.save_message("s", text(words))) for words in ("never", "no room", "cancelled")
+        ]
+        await asyncio.sleep(0.05)
+        calls[3].cancel()
+        under_way, never, no_room, _ = await asyncio.gather(*calls, return_exceptions=True)
+        assert isinstance(under_way, OutcomeUnknown)
+        assert [type(error) for error in (never, no_room)] == [StorageError] * 2
+        slow.go.set()
+        async with asyncio.timeout(5):
+            (outcome,) = await under_way.settled()
+            assert (await under_way.settled()) == (outcome,)
+        assert outcome.records[0].data == {"n": 2}
+        assert (await memory.save_message("s", text("after"))).status == "saved"
+        assert contents((await memory.history("s", 5)).messages) == ["after"]
 
 
 @pytest.mark.rule("STORE-3")
