@@ -22,7 +22,6 @@ WAIT_SECONDS: Final = 5.0
 IDLE_SECONDS: Final = 60.0
 """All connections but one are closed when nobody needed them for so long."""
 
-
 SAY_SECONDS: Final = 60.0
 """How often the log says the same of a pool that can't connect."""
 
