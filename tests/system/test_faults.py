@@ -35,7 +35,8 @@ FOLDER = Path(__file__).parents[2]
 class Told:
     """What a worker said, by what it says of it: `made`, `later`, `said`."""
 
-    def __init__(self) -> None:
+    def __init__(self, process: Process | None = None) -> None:
+        self.process = process
         self.names: dict[str, list[str]] = {"ready": [], "made": [], "later": [], "said": []}
 
     def hear(self, line: str) -> None:
@@ -68,7 +69,7 @@ async def worker(db: str, name: str, *, killed: bool = False) -> AsyncIterator[T
         stdin=PIPE,
         stdout=PIPE,
     )
-    told = Told()
+    told = Told(process)
     listening = asyncio.create_task(_listen(process, told))
     try:
         yield told
@@ -234,6 +235,26 @@ async def test_a_host_is_killed_beside_another(db: str) -> None:
         async with worker(db, "b", killed=True) as two:
             await asyncio.gather(one.goes_on(ROOM), two.goes_on(ROOM))
         await one.goes_on(ROOM)
+    await is_all_there(db, one, two)
+
+
+@each_back_end
+@pytest.mark.rule("STORE-2", "TURN-6")
+@pytest.mark.timeout(120)
+async def test_a_host_sleeps_beside_another(db: str) -> None:
+    """Asleep for longer than a claim holds: the other goes on, except where the sleeper has the file's lock. Awake
+    again, it catches up and goes on, too, and neither overwrites what the other did."""
+    async with worker(db, "a") as one, worker(db, "b") as two:
+        await asyncio.gather(one.goes_on(ROOM), two.goes_on(ROOM))
+        assert two.process is not None
+        two.process.send_signal(signal.SIGSTOP)
+        try:
+            if db.startswith("postgresql:"):
+                await one.goes_on(ROOM)
+            await asyncio.sleep(12)
+        finally:
+            two.process.send_signal(signal.SIGCONT)
+        await asyncio.gather(one.goes_on(ROOM), two.goes_on(ROOM))
     await is_all_there(db, one, two)
 
 
