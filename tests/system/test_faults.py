@@ -130,10 +130,12 @@ async def is_all_there(db: str, *workers: Told) -> None:
 @pytest.mark.rule("STORE-2", "STORE-3")
 @pytest.mark.timeout(200)
 async def test_the_server_stops_and_starts(cluster: Cluster, url: str) -> None:
-    """Two host processes are at work: after each start both go on, and nothing that they were told is missing."""
+    """Two host processes are at work: after each start both go on, and nothing that they were told is missing. Of two
+    seconds without a server no caller is told."""
     async with worker(url, "a") as one, worker(url, "b") as two:
         for mode, seconds in (("fast", 1.5), ("immediate", 0.0), ("immediate", 6.0)):
             await asyncio.gather(one.goes_on(), two.goes_on())
+            assert one.names["later"] == two.names["later"] == []
             await asyncio.to_thread(cluster.stop, mode)
             await asyncio.sleep(seconds)
             await asyncio.to_thread(cluster.start)

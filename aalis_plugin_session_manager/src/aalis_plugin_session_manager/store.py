@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 SLICE = 1000
 """Records read at a time while loading."""
 GROUP = 2000
-"""Changes committed in one call at the most."""
+"""Changes committed in one call at the most; more after each call that was refused, so that every one is tried."""
 GATHER_DELAY = 0.1
 """Seconds that `soon` gathers changes of one record. Rule: USAGE-1."""
 FIRST_RETRY, LAST_RETRY = 0.05, 2.0
@@ -238,14 +238,15 @@ class RecordStore:
     # --- committing
 
     async def _commit_loop(self) -> None:
-        delay = FIRST_RETRY
+        delay, size = FIRST_RETRY, GROUP
         while True:
             await self._wake.wait()
             self._wake.clear()
             while self._queue:
-                if not await self._commit_guarded():
-                    delay = FIRST_RETRY
+                if not await self._commit_guarded(size):
+                    delay, size = FIRST_RETRY, GROUP
                     continue
+                size *= 2
                 try:
                     async with asyncio.timeout(delay):
                         await self._wake.wait()
@@ -254,18 +255,18 @@ class RecordStore:
                     delay = min(delay * 2, LAST_RETRY)
             self._idle.set()
 
-    async def _commit_guarded(self) -> bool:
+    async def _commit_guarded(self, size: int) -> bool:
         try:
             async with self._lock:
-                return await self._commit_group()
+                return await self._commit_group(size)
         except Exception:
             log.exception("committing failed in an unforeseen way, trying again")
             return True
 
-    async def _commit_group(self) -> bool:
+    async def _commit_group(self, size: int) -> bool:
         """Commit what waits; True when the back end refused some of it, which stays in the queue."""
         prepared: list[tuple[Cluster, list[_Write], Changeset | None]] = []
-        for cluster in clusters_of(islice(self._queue, GROUP)):
+        for cluster in clusters_of(islice(self._queue, size)):
             try:
                 writes = [self._write(edits) for edits in cluster.edits]
             except Exception as error:
@@ -278,7 +279,7 @@ class RecordStore:
         changesets = [changeset for _, _, changeset in prepared if changeset is not None]
         outcomes = await self._outcomes(changesets)
         by_changeset = iter(outcomes)
-        refused = False
+        refused: StorageError | None = None
         events: list[Event] = []
         done: list[Job] = []
         for cluster, writes, changeset in prepared:
@@ -287,8 +288,8 @@ class RecordStore:
                 self._committed(cluster, writes, outcome, events)
                 done += cluster.jobs
             elif isinstance(outcome.error, StorageError):
-                refused = True
-                self._refused(cluster.jobs, outcome.error)
+                refused = outcome.error
+                self._refused(cluster.jobs, refused)
             else:
                 self._reject(cluster, outcome.error)
         if done:
@@ -297,7 +298,9 @@ class RecordStore:
                 job.was_stored()
             self._queue = deque(job for job in self._queue if not job.durable)
             self._dispatcher.committed(events, done)
-        return refused
+        elif refused is not None:
+            self._refused(self._queue, refused)  # it is away: what came meanwhile would fare the same
+        return refused is not None
 
     async def _outcomes(self, changesets: Sequence[Changeset]) -> Sequence[Outcome]:
         if not changesets:

@@ -332,6 +332,7 @@ async def test_a_restart_under_load_loses_nothing(cluster: Cluster, url: str, mo
 
 async def test_a_server_that_is_gone_is_an_error_in_time(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Writing and reading say so, nothing hangs, and closing is quick; when it is back all goes on."""
+    monkeypatch.setattr(postgres_pool, "RETRY_SECONDS", 0.1)
     for module in (postgres_pool, postgres_writes):
         monkeypatch.setattr(module, "WAIT_SECONDS", 0.2)
     with cluster.database() as url:

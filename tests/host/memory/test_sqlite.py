@@ -1,6 +1,7 @@
 """What only the SQLite back end promises: durability, its query plans, its file."""
 
 import asyncio
+import os
 import re
 import sqlite3
 from collections.abc import Iterator
@@ -321,3 +322,14 @@ async def test_read_only(path: Path) -> None:
         assert contents((await reading.history("s", 5)).messages) == ["hello"]
     assert path.read_bytes() == before
     assert [entry.name for entry in path.parent.iterdir()] == ["memory.db"]
+
+
+async def test_a_file_that_cant_be_written(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Said when it is opened, not at the first change; reading it is no mistake."""
+    async with open_memory(path, now=Clock()):
+        pass
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(StorageError, match="can't be written"):
+        await open_memory(path, now=Clock()).open()
+    async with open_memory(path, read_only=True, now=Clock()) as memory:
+        assert await memory.generations() == {}

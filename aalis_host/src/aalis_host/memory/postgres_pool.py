@@ -22,21 +22,25 @@ WAIT_SECONDS: Final = 5.0
 IDLE_SECONDS: Final = 60.0
 """All connections but one are closed when nobody needed them for so long."""
 
+RETRY_SECONDS: Final = 1.0
+"""Between two tries to connect."""
+
 SAY_SECONDS: Final = 60.0
-"""How often the log says the same of a pool that can't connect."""
+"""How often the log says why a pool can't connect."""
 
 
 class _Seldom(logging.Filter):
-    """Lets the same words pass once in SAY_SECONDS: a pool says at every try that it failed."""
+    """Of all that a pool says, lets pass why it can't connect: in one line, the same once in SAY_SECONDS."""
 
     def __init__(self) -> None:
         super().__init__()
         self._said: dict[str, float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        words, now = record.getMessage(), time.monotonic()
+        words, now = " ".join(record.getMessage().split()), time.monotonic()
+        record.msg, record.args = words, None
         self._said = {said: at for said, at in self._said.items() if now - at < SAY_SECONDS}
-        return self._said.setdefault(words, now) == now
+        return words.startswith("error connecting") and self._said.setdefault(words, now) == now
 
 
 _pool_log = logging.getLogger("psycopg.pool")
@@ -55,8 +59,8 @@ def make_pool(name: str, options: dict[str, Any], size: int, configure: Callable
         configure=configure,
         timeout=WAIT_SECONDS,
         max_idle=IDLE_SECONDS,
-        # The pause between two tries doubles until the pool gives up. Then it begins anew.
-        reconnect_timeout=WAIT_SECONDS,
+        # The pause between two tries would double: so the pool gives up early, and begins anew.
+        reconnect_timeout=RETRY_SECONDS,
         reconnect_failed=_try_again,
         num_workers=1,
     )

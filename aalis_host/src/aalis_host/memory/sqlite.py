@@ -1,5 +1,6 @@
 """The SQLite file: how it is opened, made and brought up to date."""
 
+import os
 import sqlite3
 import time
 from collections.abc import Callable
@@ -36,6 +37,8 @@ class SqliteBackend:
             empty = not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
             if not empty:
                 self._check(db)
+            if not os.access(self._path, os.W_OK):
+                raise StorageError(f"the database {str(self._path)!r} can't be written")
             self._use_wal(db)
             db.execute("PRAGMA synchronous = FULL")
             if empty or self._version(db) < len(STEPS):
