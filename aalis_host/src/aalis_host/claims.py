@@ -120,23 +120,24 @@ class Claims:
 
     def _taken(self, stored: dict[str, Any] | None) -> dict[str, Any]:
         """The record when this host takes it, waits for it, or leaves the claim of its last turn to one that waits."""
-        now, waits = self._now(), self._waits(stored)
+        now = self._now()
+        taken = self._record(max(now, 0 if stored is None else stored["fence"] + 1))
         if stored is None or stored["expiresAt"] <= now:
-            return self._record(max(now, 0 if stored is None else stored["fence"] + 1))
-        if stored["host"] != self._host_id:
-            if waits is not None:
-                raise _Held
-            return {**stored, "next": self._host_id, "nextUntil": now + NEXT_MS}
-        if waits in (None, self._host_id):
-            return self._record(max(now, stored["fence"] + 1))
-        if not stored.get("left"):
+            return taken
+        waits = self._waits(stored)
+        if stored["host"] == self._host_id:
+            if waits in (None, self._host_id):
+                return taken
+            if stored.get("left"):
+                return {**taken, "next": waits, "nextUntil": stored["nextUntil"]}
             return self._left(stored, waits)
-        taken = self._record(max(now, stored["fence"] + 1))
-        return {**taken, "next": waits, "nextUntil": stored["nextUntil"]}
+        if waits is not None:
+            raise _Held
+        return {**stored, "next": self._host_id, "nextUntil": now + NEXT_MS}
 
-    def _waits(self, stored: dict[str, Any] | None) -> str | None:
+    def _waits(self, stored: dict[str, Any]) -> str | None:
         """The host that waits for the claim."""
-        return stored["next"] if stored is not None and stored.get("nextUntil", 0) > self._now() else None
+        return stored["next"] if stored.get("nextUntil", 0) > self._now() else None
 
     def _left(self, stored: dict[str, Any], host: str) -> dict[str, Any]:
         return {"host": host, "fence": stored["fence"] + 1, "expiresAt": self._now() + NEXT_MS, "left": True}
