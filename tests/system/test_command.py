@@ -3,13 +3,37 @@
 import json
 import signal
 import sqlite3
+import subprocess
+import sys
 import time
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from tests.system.conftest import EXAMPLE, Aalis, finished
+from tests.system.conftest import EXAMPLE, Aalis, environment, finished
+
+Shell = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Shell:
+    """Run a line of shell in which `aalis` is the command."""
+    command = f'aalis() {{ "{sys.executable}" -c "from aalis_host.cli import main; main()" "$@"; }}'
+
+    def run(line: str, **variables: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            ["sh", "-c", f"{command}\n{line}"],
+            cwd=tmp_path,
+            env=environment(tmp_path, **variables),
+            capture_output=True,
+            text=True,
+            timeout=50,
+            check=False,
+        )
+
+    return run
 
 
 def test_both_lines_are_answered(aalis: Aalis) -> None:
@@ -56,8 +80,10 @@ def test_nobody_reads_on(aalis: Aalis, tmp_path: Path) -> None:
 
 
 @pytest.mark.rule("TURN-6")
-def test_ctrl_c_in_a_replay(aalis: Aalis, tmp_path: Path) -> None:
-    """It stops with 130, without a traceback; no session stays active for ever, and the next run does the rest."""
+@pytest.mark.parametrize(("stop", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_stopping_a_replay(aalis: Aalis, tmp_path: Path, stop: signal.Signals, status: int) -> None:
+    """Ctrl-C and SIGTERM stop it with their status, without a traceback; no session stays active, and the next run
+    does the rest."""
     lines = EXAMPLE.read_text("utf-8").splitlines(keepends=True)
     process = aalis("replay", "-", "--as-recorded", "--db", "x.db")
     assert process.stdin is not None
@@ -67,18 +93,88 @@ def test_ctrl_c_in_a_replay(aalis: Aalis, tmp_path: Path) -> None:
         process.stdin.flush()
         while count(tmp_path / "x.db") < 100:
             time.sleep(0.02)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 130
+        process.send_signal(stop)
+        assert process.wait(30) == status
         assert "Traceback" not in process.stderr.read()
+    sessions = json.loads(finished(aalis("sessions", "list", "--db", "x.db", "--json"))[1])
+    assert all(session["status"] != "active" for session in sessions if "lastTurn" in session)
+    with closing(sqlite3.connect(tmp_path / "x.db")) as db:
+        assert db.execute("SELECT count(*) FROM metadata WHERE namespace = 'turns' AND data <> 'null'").fetchall() == [
+            (0,)
+        ]
     assert process.stdout is not None
     process.stdout.close()
-    status, _, _ = finished(aalis("replay", EXAMPLE, "--as-recorded", "--db", "x.db", "--json"))
-    assert status == 0
+    done, _, _ = finished(aalis("replay", EXAMPLE, "--as-recorded", "--db", "x.db", "--json"))
+    assert done == 0
     with closing(sqlite3.connect(tmp_path / "x.db")) as db:
         ((stored,),) = db.execute("SELECT count(*) FROM messages WHERE message_id IS NOT NULL").fetchall()
     assert stored == 1_892
     sessions = json.loads(finished(aalis("sessions", "list", "--db", "x.db", "--json"))[1])
     assert all(session["status"] != "active" for session in sessions if "lastTurn" in session)
+
+
+def test_sigterm_in_the_background_of_a_script(aalis: Aalis, tmp_path: Path) -> None:
+    """Where a shell has it ignore Ctrl-C, SIGTERM stops it all the same."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        process = aalis("replay", "-", "--as-recorded", "--db", "x.db")
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert process.stdin is not None
+    process.stdin.write("".join(EXAMPLE.read_text("utf-8").splitlines(keepends=True)[:100]))
+    process.stdin.flush()
+    while count(tmp_path / "x.db") < 50:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 143
+    _, err = process.communicate()
+    assert "Traceback" not in err
+
+
+def test_ctrl_c_at_once(tmp_path: Path) -> None:
+    """While the command is still being imported, Ctrl-C ends it without a word."""
+    program = """
+import signal, sys
+class CtrlC:
+    def find_spec(self, name, path, target=None):
+        if name == "rich":
+            signal.raise_signal(signal.SIGINT)
+sys.meta_path.insert(0, CtrlC())
+from aalis_host.cli import main
+main()
+"""
+    command = [sys.executable, "-c", program, "sessions", "create", "--db", "x.db"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=50, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "aalis sessions list --db x.db > /dev/full",
+        "aalis sessions list --db x.db --json > /dev/full",
+        "aalis sessions export hall --db x.db > /dev/full",
+        "aalis sessions export hall --db x.db --output /dev/full",
+    ],
+)
+def test_no_room_for_the_output(shell: Shell, command: str) -> None:
+    """Output that can't be written is one line and exit status 1."""
+    assert shell("echo hello | aalis chat --session hall --db x.db").returncode == 0
+    done = shell(command)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", "aalis: No space left on device\n")
+
+
+def test_closed_streams(shell: Shell) -> None:
+    """A standard stream that is closed is as good as one that nobody reads."""
+    assert shell("aalis sessions create --db x.db >&-").returncode == 0
+    for command in ("sessions list --db x.db", "config", "plugins", "chat --db x.db"):
+        done = shell(f"aalis {command} >&- <&-")
+        assert (done.returncode, done.stdout) == (0, ""), done.stderr
+        assert "Traceback" not in done.stderr
+    assert shell("aalis sessions list --db nothing.db 2>&-").returncode == 2
 
 
 def count(db: Path) -> int:

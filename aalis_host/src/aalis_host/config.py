@@ -34,6 +34,7 @@ __all__ = [
     "plugin_rows",
     "read_settings",
     "setting_rows",
+    "without_password",
 ]
 
 ModelKind = Literal["offline", "openai"]
@@ -187,7 +188,7 @@ def setting_rows(loaded: Loaded) -> list[SettingRow]:
     return [
         SettingRow(
             key=key,
-            value=_shown(_get(loaded.settings, key)),
+            value=without_password(value) if isinstance(value := _get(loaded.settings, key), str) else value,
             default=_get(defaults, key),
             source=loaded.sources.get(key, "default"),
             help=attribute.metadata["help"],
@@ -215,6 +216,13 @@ def plugin_rows(name: str, config: type | None, loaded: Loaded) -> list[SettingR
             )
         )
     return rows
+
+
+def without_password(text: str) -> str:
+    """The same text, with asterisks for the password wherever an address may hold one."""
+    if "://" not in text:
+        return text
+    return re.sub(r"([?&](?:ssl)?password=)[^&]*", r"\1***", re.sub(r"(://[^:/?#@]*):.*@", r"\1:***@", text))
 
 
 _SECTIONS: Mapping[str, type] = {"model": ModelSettings, "agent": AgentSettings, "authority": AuthoritySettings}
@@ -367,10 +375,3 @@ def _get(settings: Settings, key: str) -> Any:
     for name in key.split("."):
         value = getattr(value, name)
     return value
-
-
-def _shown(value: Any) -> Any:
-    """Without the password, wherever an address may hold one."""
-    if not isinstance(value, str) or "://" not in value:
-        return value
-    return re.sub(r"([?&]password=)[^&]*", r"\1***", re.sub(r"(://[^:/?#@]*):.*@", r"\1:***@", value))

@@ -68,6 +68,15 @@ def test_what_cannot_be_decoded(process: Process, tmp_path: Path) -> None:
     assert "You wrote: caf\ufffd\ufffd 👋".encode() in done.stdout
 
 
+@pytest.mark.parametrize("secret", ["password=geheim", "sslpassword=geheim"])
+def test_a_password_is_not_said_again(process: Process, url: str, secret: str) -> None:
+    """How to come back is said without an address that holds a password."""
+    result = process("chat", "--db", f"{url}{'&' if '?' in url else '?'}{secret}", input="hello\n")
+    assert result.returncode == 0, result.stderr
+    assert "come back with: aalis chat --session" in result.stderr
+    assert "geheim" not in result.stdout + result.stderr
+
+
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 

@@ -200,7 +200,6 @@ def test_in_time(run: Run, tmp_path: Path) -> None:
     times = sorted(at for _, at, _ in stored(tmp_path / "x.db"))
     assert times[-1] >= began + 500
     assert times[-1] - times[0] == 100_000
-    assert run("replay", "e.jsonl", "--speed", "0").exit_code == 2
 
 
 def test_actions(run: Run, tmp_path: Path) -> None:
@@ -211,14 +210,32 @@ def test_actions(run: Run, tmp_path: Path) -> None:
     assert (action["action"], action["params"]["user_id"]) == ("send_private_msg", 42)
 
 
+def test_actions_that_go_nowhere(run: Run, tmp_path: Path) -> None:
+    """A file that can't be written is said before anything is stored."""
+    (tmp_path / "e.jsonl").write_text(as_lines(private_event(2, "hi")))
+    result = run("replay", "e.jsonl", "--db", "x.db", "--actions", "no/such/folder/said.jsonl")
+    assert (result.exit_code, result.stderr) == (2, "aalis: no/such/folder/said.jsonl: No such file or directory\n")
+    assert list(tmp_path.iterdir()) == [tmp_path / "e.jsonl"]
+
+
+@pytest.mark.parametrize("speed", ["nan", "inf", "-1", "0", "1e-300", "fast"])
+def test_no_speed(run: Run, tmp_path: Path, speed: str) -> None:
+    """What is no speed is one clear line, and nothing happens."""
+    (tmp_path / "e.jsonl").write_text(as_lines(group_event(0), group_event(100)))
+    result = run("replay", "e.jsonl", "--db", "x.db", "--speed", speed)
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert result.stderr.startswith("aalis: Invalid value for '--speed': ")
+    assert not (tmp_path / "x.db").exists()
+
+
 def test_a_failing_model_is_counted(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A turn that fails is no reason to stop; the figures say how many did."""
+    """A turn that fails is no reason to stop; the figures say how many did, and so does the exit status."""
     monkeypatch.setenv("AALIS_MODEL_KIND", "openai")
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     (tmp_path / "e.jsonl").write_text(as_lines(private_event(1), private_event(2)))
     result = run("replay", "e.jsonl", "--db", "x.db", "--json")
     figures = json.loads(result.stdout)
-    assert result.exit_code == 0
+    assert result.exit_code == 1
     assert (figures["messages"], figures["turns"], figures["errors"], figures["replies"]) == (2, 2, 2, 0)
 
 

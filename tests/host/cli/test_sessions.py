@@ -300,6 +300,24 @@ def test_what_is_no_database(run: Run, tmp_path: Path) -> None:
     assert other.read_text() == "dear diary\n" * 1000
 
 
+def test_an_address_that_cannot_be_read(run: Run) -> None:
+    """One line, without the password."""
+    for address in ("postgresql://[", "postgresql://me:geheim@["):
+        result = run("sessions", "list", "--db", address)
+        assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+        assert result.stderr.startswith("aalis: the database's URL can't be read")
+        assert "geheim" not in result.stderr
+
+
+def test_no_folder_for_the_database(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the person's own folder can't be made, that is said, with what to do."""
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "file"))
+    result = run("sessions", "create")
+    words = f"aalis: {tmp_path}/file/aalis: Not a directory; say with --db where the database is to be\n"
+    assert (result.exit_code, result.stderr) == (2, words)
+
+
 def test_debug_shows_the_traceback(run: Run, db: Path) -> None:
     """Only when it is asked for."""
     result = run("sessions", "show", "nobody", "--db", db, "--debug")

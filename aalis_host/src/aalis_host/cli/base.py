@@ -2,16 +2,14 @@
 
 import os
 import shlex
-import sys
 import time
 import traceback
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import wraps
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar
-from urllib.parse import urlsplit
+from typing import IO, Any, Concatenate, Final, ParamSpec, TypeVar
 
 import attrs
 import click
@@ -27,14 +25,12 @@ from aalis_api_session_manager.errors import (
 from aalis_api_session_manager.text import TextRef
 from aalis_host.app import AalisHost
 from aalis_host.cli.logs import set_up_logging
-from aalis_host.cli.output import one_line
 from aalis_host.cli.texts import text
-from aalis_host.config import Loaded, read_settings
+from aalis_host.config import Loaded, read_settings, without_password
 from aalis_host.platforms.onebot import OneBotAdapter
 from aalis_host.texts import reader_locale, render
 
 __all__ = [
-    "Commands",
     "Given",
     "Mistake",
     "WithDefault",
@@ -44,6 +40,7 @@ __all__ = [
     "make_home",
     "opened",
     "patiently",
+    "written_to",
 ]
 
 P = ParamSpec("P")
@@ -84,33 +81,6 @@ class Given:
         return render(words, self.locale)
 
 
-class Commands(click.Group):
-    """The commands, with one way out for all: 2 after a mistake, 130 after Ctrl-C, silence when nobody reads on."""
-
-    def main(self, *args: Any, **kwargs: Any) -> Any:
-        """Run a command line and end the process."""
-        kwargs["standalone_mode"] = False
-        try:
-            code = super().main(*args, **kwargs)
-            sys.stdout.flush()
-        except click.exceptions.NoArgsIsHelpError as error:
-            error.show()
-            code = error.exit_code
-        except click.UsageError as error:
-            where = error.ctx.command_path if error.ctx else "aalis"
-            _complain(f"{error.format_message()} (see: {where} --help)")
-            code = error.exit_code
-        except click.ClickException as error:
-            _complain(error.format_message())
-            code = error.exit_code
-        except click.Abort:
-            code = 130
-        except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            code = 1
-        sys.exit(code if isinstance(code, int) else 0)
-
-
 class WithDefault(click.Group):
     """A group that runs its command `default` when none is named."""
 
@@ -139,9 +109,11 @@ def command_options(function: Callable[Concatenate[Given, P], None]) -> Callable
             loaded = read_settings(config, {"db": db})
             locale = reader_locale(loaded.settings.language)
             function(Given(loaded, locale, _where(db, config)), *args, **kwargs)
-        except (AalisError, Mistake) as error:
+        except (AalisError, Mistake, OSError) as error:
             if debug:
                 traceback.print_exc()
+            if isinstance(error, OSError):
+                raise
             raise _in_words(error, locale) from error
 
     return command
@@ -149,7 +121,7 @@ def command_options(function: Callable[Concatenate[Given, P], None]) -> Callable
 
 def _where(db: str | None, config: Path | None) -> tuple[str, ...]:
     """The options as they were typed; an address with a password isn't said again."""
-    secret = db is not None and "://" in db and urlsplit(db).password is not None
+    secret = db is not None and without_password(db) != db
     return (
         *(("--db", db) if db is not None and not secret else ()),
         *(("--config", str(config)) if config is not None else ()),
@@ -197,9 +169,25 @@ def is_there(db: str) -> bool:
 
 
 def make_home(loaded: Loaded) -> None:
-    """Make the folder of the database where nobody said where it is to be."""
+    """Make the folder of the database where nobody said where it is to be. Raises Mistake."""
     if "db" not in loaded.sources:
-        Path(loaded.settings.db).parent.mkdir(parents=True, exist_ok=True)
+        folder = Path(loaded.settings.db).parent
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise Mistake(text("no-home", path=folder, reason=error.strerror)) from error
+
+
+@contextmanager
+def written_to(path: str) -> Iterator[IO[bytes]]:
+    """A file that is made or emptied now; `-` is standard output. Raises Mistake where that can't be."""
+    try:
+        file = click.open_file(path, "wb")
+    except OSError as error:
+        raise Mistake(text("unreadable", path=path, reason=error.strerror)) from error
+    with file:
+        yield file
+        file.flush()
 
 
 def _in_words(error: AalisError | Mistake, locale: Locale) -> click.ClickException:
@@ -210,7 +198,7 @@ def _in_words(error: AalisError | Mistake, locale: Locale) -> click.ClickExcepti
         case StorageError(pending=True):
             return click.ClickException(render(text("kept", id=error.session_id, error=str(error)), locale))
         case StorageError():
-            return click.ClickException(str(error))
+            return click.ClickException(without_password(str(error)))
         case ServiceNotFound():
             return click.ClickException(render(text("no-service", service=error.service), locale))
         case SessionNotFound():
@@ -218,8 +206,4 @@ def _in_words(error: AalisError | Mistake, locale: Locale) -> click.ClickExcepti
         case WorkspaceNotFound():
             return Mistake(render(text("no-workspace", id=error.workspace_id), locale))
         case _:
-            return Mistake(str(error))
-
-
-def _complain(words: str) -> None:
-    click.echo(f"aalis: {one_line(words)}", err=True)
+            return Mistake(without_password(str(error)))

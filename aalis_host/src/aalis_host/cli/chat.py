@@ -16,6 +16,7 @@ from aalis_api_session_manager.model import SessionCreation
 from aalis_api_session_manager.service import SESSION_MANAGER
 from aalis_host.app import AalisHost
 from aalis_host.cli.base import Given, command_options, opened
+from aalis_host.cli.ending import terminated
 from aalis_host.cli.logs import quiet
 from aalis_host.cli.output import block, on_terminal
 from aalis_host.cli.recording import STANDARD_INPUT, read_lines
@@ -108,7 +109,7 @@ async def _piped_lines() -> AsyncIterator[str]:
 
 @contextmanager
 def _ctrl_c_stops(host: AalisHost, session_id: str) -> Iterator[None]:
-    """Ctrl-C stops the answer, not the conversation."""
+    """Ctrl-C stops the answer, not the conversation; SIGTERM both."""
     loop, before = asyncio.get_running_loop(), signal.getsignal(signal.SIGINT)
     loop.add_signal_handler(signal.SIGINT, host.agent.abort, session_id)
     try:
@@ -116,6 +117,8 @@ def _ctrl_c_stops(host: AalisHost, session_id: str) -> Iterator[None]:
     finally:
         loop.remove_signal_handler(signal.SIGINT)
         signal.signal(signal.SIGINT, before)
+    if terminated.is_set():
+        raise KeyboardInterrupt
 
 
 def _show(reply: str) -> None:

@@ -10,6 +10,7 @@ from aalis_api_session_manager.errors import SessionNotFound
 from aalis_api_session_manager.message import ToolCallContext
 from aalis_api_session_manager.service import SESSION_MANAGER
 from aalis_host.app import AalisHost
+from aalis_host.cli.arguments import Finite
 from aalis_host.cli.base import Given, Mistake, command_options, opened
 from aalis_host.cli.output import block, on_terminal
 from aalis_host.cli.progress import spinner
@@ -28,7 +29,7 @@ _LONGEST = 300
 @click.argument("task")
 @click.option(
     "--wait",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Finite(min=0, min_open=True),
     metavar="SECONDS",
     help="Wait at most so long; else until it is done.",
 )

@@ -4,7 +4,7 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator
 from textwrap import indent
-from typing import Any, TextIO
+from typing import Any
 
 import click
 import orjson
@@ -25,7 +25,7 @@ from aalis_api_session_manager.service import (
 from aalis_api_session_manager.values import thaw_json
 from aalis_api_session_manager.wire import to_json
 from aalis_host.cli.arguments import moment, session_id
-from aalis_host.cli.base import Given, Mistake, command_options, json_option, opened
+from aalis_host.cli.base import Given, Mistake, command_options, json_option, opened, written_to
 from aalis_host.cli.output import block, on_terminal, one_line, print_json, screen
 from aalis_host.platforms.terminal import OWNER, PLATFORM_NAME
 
@@ -129,11 +129,9 @@ def _speaker(message: Message) -> str:
 
 @click.command()
 @session_id
-@click.option(
-    "--output", type=click.File("w", encoding="utf-8", lazy=True), default="-", help="A file; else it is printed."
-)
+@click.option("--output", metavar="FILE", default="-", help="A file; else it is printed.")
 @command_options
-def export(given: Given, session_id: str, output: TextIO) -> None:
+def export(given: Given, session_id: str, output: str) -> None:
     """Write a session with all its messages as JSON.
 
     One JSON value: the session, its messages, archived ones too, and below it the same of each of its subtasks.
@@ -148,9 +146,10 @@ def export(given: Given, session_id: str, output: TextIO) -> None:
             session = manager.get_session(session_id)
             if session is None:
                 raise SessionNotFound(session_id)
-            async for piece in _pieces(manager, host.memory, session, frozenset()):
-                output.write(piece)
-            output.write("\n")
+            with written_to(output) as file:
+                async for piece in _pieces(manager, host.memory, session, frozenset()):
+                    file.write(piece.encode())
+                file.write(b"\n")
 
     asyncio.run(work())
 

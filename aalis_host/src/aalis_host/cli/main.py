@@ -2,10 +2,10 @@
 
 import click
 
-from aalis_host.cli.base import Commands
 from aalis_host.cli.chat import chat
 from aalis_host.cli.config import config
 from aalis_host.cli.delegate import delegate
+from aalis_host.cli.ending import Commands
 from aalis_host.cli.importing import import_
 from aalis_host.cli.plugins import plugins
 from aalis_host.cli.replay import replay

@@ -2,16 +2,17 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from tempfile import TemporaryDirectory
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 import attrs
 import click
 import orjson
 
 from aalis_api_session_manager.wire import camel
-from aalis_host.cli.base import Given, Mistake, command_options, json_option, opened
+from aalis_host.cli.arguments import Finite
+from aalis_host.cli.base import Given, Mistake, command_options, json_option, opened, written_to
 from aalis_host.cli.output import print_json
 from aalis_host.cli.progress import progress, spinner
 from aalis_host.cli.recording import Span, kept, read_lines, span_of
@@ -27,19 +28,15 @@ __all__ = ["replay"]
 @click.argument("file")
 @click.option(
     "--speed",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Finite(min=0.001),
     metavar="N",
     help="So many times as fast as it was; else at full speed.",
 )
 @click.option("--as-recorded", is_flag=True, help="Keep the recorded times.")
-@click.option(
-    "--actions", type=click.File("wb"), help="Write what the agent says here, as OneBot v11 actions, one a line."
-)
+@click.option("--actions", metavar="FILE", help="Write what the agent says here, as OneBot v11 actions, one a line.")
 @json_option
 @command_options
-def replay(
-    given: Given, file: str, speed: float | None, as_recorded: bool, actions: BinaryIO | None, as_json: bool
-) -> None:
+def replay(given: Given, file: str, speed: float | None, as_recorded: bool, actions: str | None, as_json: bool) -> None:
     """Let recorded OneBot v11 events happen again.
 
     FILE has one event a line; `-` is standard input. The recorded times are moved so that the last message is sent now.
@@ -63,21 +60,24 @@ def replay(
         print_json({camel(name): figure for name, figure in figures.items()})
     else:
         show_facts([(given.say(f"replay.{name}"), f"{figure:,}") for name, figure in figures.items()])
-    if tally.failed:
+    if tally.failed or tally.errors:
         click.get_current_context().exit(1)
 
 
-async def _replay(given: Given, file: str, speed: float | None, as_recorded: bool, actions: BinaryIO | None) -> Tally:
+async def _replay(given: Given, file: str, speed: float | None, as_recorded: bool, actions: str | None) -> Tally:
+    said: IO[bytes] | None = None
+
     async def deliver(action: dict[str, Any]) -> None:
-        if actions is not None:
-            actions.write(orjson.dumps(action, option=orjson.OPT_APPEND_NEWLINE))
-            actions.flush()
+        if said is not None:
+            said.write(orjson.dumps(action, option=orjson.OPT_APPEND_NEWLINE))
+            said.flush()
 
     adapter = OneBotAdapter(deliver)
-    async with (
-        _recording(given, file, as_recorded) as (path, span),
-        opened(given, read_only=False, onebot=adapter) as host,
-    ):
+    async with AsyncExitStack() as stack:
+        path, span = await stack.enter_async_context(_recording(given, file, as_recorded))
+        if actions is not None:
+            said = stack.enter_context(written_to(actions))
+        host = await stack.enter_async_context(opened(given, read_only=False, onebot=adapter))
         work = Replay(given, host, adapter, _shift(span, speed, host.now()), speed)
         host.hooks.register(work.tally, "aalis-replay-tally")
         host.hooks.register(work.passages, "aalis-replay-passages")

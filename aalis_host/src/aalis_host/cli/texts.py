@@ -28,6 +28,10 @@ _TEXTS: Final = {
         "zh_CN": "{value} 不是账号;请用 平台:用户,例如 onebot:10001",
     },
     "no-tool": {"en": "there is no tool {name}{hint}", "zh_CN": "没有工具 {name}{hint}"},
+    "no-home": {
+        "en": "{path}: {reason}; say with --db where the database is to be",
+        "zh_CN": "{path}:{reason};请用 --db 指定数据库的位置",
+    },
     "unreadable": {"en": "{path}: {reason}", "zh_CN": "{path}:{reason}"},
     # listings
     "head.session": {"en": "session", "zh_CN": "会话"},
