@@ -260,6 +260,25 @@ async def test_a_host_sleeps_beside_another(db: str) -> None:
     await is_all_there(db, one, two)
 
 
+@each_back_end
+@pytest.mark.rule("DELETE-1", "DELETE-2", "GEN-1")
+@pytest.mark.timeout(120)
+async def test_a_command_deletes_a_busy_room(db: str, aalis: Aalis) -> None:
+    """Another process speaks in it and gives it children meanwhile: nothing from before stays, and it lives again."""
+    async with worker(db, "a") as told:
+        await told.goes_on(ROOM)
+        before = {*told.names["made"], *told.names["said"]}
+        status, _, err = await asyncio.to_thread(finished, aalis("sessions", "delete", ROOM, "--yes", "--db", db))
+        assert status == 0, err
+        await told.goes_on(ROOM)
+    async with running(db, clock=WallClock()) as stack:
+        assert stack.sessions.generation_of(ROOM) == 1
+        children = {child.name for child in stack.sessions.get_children(ROOM)}
+        page = await stack.host.memory.history(ROOM, 1_000_000)
+        assert children and page.messages
+        assert before.isdisjoint({*children, *(message.message_id for message in page.messages)})
+
+
 @contextmanager
 def locking(db: Path, held: float, free: float) -> Iterator[None]:
     """Another program that has the file's write lock most of the time."""
