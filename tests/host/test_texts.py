@@ -74,7 +74,7 @@ def test_languages() -> None:
 
 def test_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     """The setting, in either spelling, else the environment, else English; an unknown one is a mistake."""
-    for name in ("LANGUAGE", "LC_ALL", "LC_MESSAGES", "LANG"):
+    for name in LOCALE_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     assert str(reader_locale("zh-CN")) == "zh_Hans_CN" or str(reader_locale("zh-CN")) == "zh_CN"
     assert reader_locale().language == "en"
@@ -88,6 +88,33 @@ def test_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     for wrong in ("klingon", "!!", "xx_YY"):
         with pytest.raises(ConfigError, match=r"isn't a language"):
             reader_locale(wrong)
+
+
+LOCALE_VARIABLES = ("LANGUAGE", "LC_ALL", "LC_MESSAGES", "LC_CTYPE", "LANG")
+
+
+@pytest.mark.parametrize(
+    ("variables", "language"),
+    [
+        ({"LANG": "zh_CN.UTF-8", "LC_CTYPE": "C.UTF-8"}, "zh"),
+        ({"LANG": "en_US.UTF-8", "LC_CTYPE": "zh_CN.UTF-8"}, "en"),
+        ({"LANG": "zh_CN.UTF-8", "LC_MESSAGES": "de_DE"}, "de"),
+        ({"LC_ALL": "fr_FR@euro", "LC_MESSAGES": "de_DE", "LANG": "zh_CN"}, "fr"),
+        ({"LC_ALL": "", "LANG": "zh_CN"}, "zh"),
+        ({"LANGUAGE": "zh_CN:en", "LANG": "en_GB.UTF-8"}, "zh"),
+        ({"LANGUAGE": ":klingon:zh_CN", "LANG": "en_GB.UTF-8"}, "zh"),
+        ({"LANGUAGE": "", "LANG": "de_DE"}, "de"),
+        ({"LANGUAGE": "zh_CN", "LANG": "C.UTF-8"}, "en"),
+        ({"LANGUAGE": "zh_CN", "LC_ALL": "POSIX", "LANG": "de_DE"}, "en"),
+    ],
+)
+def test_the_language_of_messages(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], language: str) -> None:
+    """LANGUAGE, LC_ALL, LC_MESSAGES and LANG say it as they do for gettext; LC_CTYPE has no say."""
+    for name in LOCALE_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert reader_locale().language == language
 
 
 def test_the_hosts_own_texts() -> None:

@@ -44,6 +44,14 @@ def test_both_lines_are_answered(aalis: Aalis) -> None:
     assert json.loads(out.splitlines()[-1])["sessions"] == []
 
 
+@pytest.mark.parametrize("ctype", [{}, {"LC_CTYPE": "C.UTF-8"}])
+def test_the_language_of_the_environment(aalis: Aalis, ctype: dict[str, str]) -> None:
+    """LANG decides it, whatever the characters' locale is, which Python sets itself in the C locale."""
+    assert finished(aalis("sessions", "create", "--db", "x.db"))[0] == 0
+    chinese = finished(aalis("sessions", "show", "x", "--db", "x.db", LC_ALL="", LANG="zh_CN.UTF-8", **ctype))
+    assert chinese == (2, "", "aalis: 没有会话 x\n")
+
+
 def test_a_plugin_with_a_syntax_error(aalis: Aalis, tmp_path: Path) -> None:
     """It doesn't stop the host; `aalis plugins` names it with the place of the error."""
     site = tmp_path / "site"

@@ -4,13 +4,14 @@ Times are shown in the process's time zone, with Babel's `short` forms and the y
 LABEL-1, LABEL-2.
 """
 
+import os
 import re
 import string
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
-from babel import Locale, UnknownLocaleError, default_locale
+from babel import Locale, UnknownLocaleError
 from babel.dates import format_date, format_time, get_datetime_format
 
 from aalis_api_session_manager.errors import ConfigError
@@ -50,12 +51,24 @@ def reader_locale(language: str = "") -> Locale:
 
     Raises ConfigError for a language that Babel doesn't know; an environment that it doesn't know is English.
     """
-    try:
-        return Locale.parse(language.replace("-", "_") or default_locale("LC_MESSAGES") or "en")
-    except (UnknownLocaleError, ValueError) as error:
-        if not language:
-            return Locale("en")
-        raise ConfigError(f"language: {language!r} isn't a language, such as en, zh_CN or de_DE") from error
+    for name in (language,) if language else _environment():
+        try:
+            return Locale.parse(name.replace("-", "_"))
+        except (UnknownLocaleError, ValueError) as error:
+            if language:
+                raise ConfigError(f"language: {language!r} isn't a language, such as en, zh_CN or de_DE") from error
+    return Locale("en")
+
+
+def _environment() -> list[str]:
+    """The languages of messages as gettext finds them: LANGUAGE's list counts unless the locale is C.
+
+    Not Babel's `default_locale`: it looks at LC_CTYPE before LANG, which Python sets itself.
+    """
+    locale = next(filter(None, map(os.environ.get, ("LC_ALL", "LC_MESSAGES", "LANG"))), "C")
+    if locale.partition(".")[0] in ("C", "POSIX"):
+        return []
+    return [*os.environ.get("LANGUAGE", "").split(":"), locale]
 
 
 def render(text: str | TextRef, locale: Locale) -> str:
