@@ -1,5 +1,6 @@
 """The configuration: strict, nearest source first, and mistakes in one line."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,21 @@ def nothing_around(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    for name in ("AALIS_CONFIG", "AALIS_DB", "AALIS_MODEL_KIND"):
-        monkeypatch.delenv(name, raising=False)
+    for name in [name for name in os.environ if name.startswith("AALIS_")]:
+        monkeypatch.delenv(name)
+
+
+NO_DATABASE = (
+    "",
+    " ",
+    ":memory:",
+    "sqlite:///x.db",
+    "mysql://me:geheim@host/x",
+    "file:x.db?mode=ro",
+    "postgresql:day",
+    "postgres:/day",
+    "day:1",
+)
 
 
 def written(folder: Path, text: str, name: str = "aalis.toml") -> Path:
@@ -156,10 +170,16 @@ def test_which_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             '[authority]\nowners = ["owner"]',
             "authority.owners: must be platform:user, such as onebot:10001, not 'owner'",
         ),
-        ("[model]\nretries = -1", "model.retries: 'retries' must be >= 0: -1"),
-        ("[agent]\nhistory_messages = 0", "agent.history_messages: 'history_messages' must be >= 1: 0"),
+        ("[model]\nretries = -1", "model.retries: must be at least 0, not -1"),
+        ("[agent]\nhistory_messages = 0", "agent.history_messages: must be at least 1, not 0"),
         ('[model]\nbase_url = "localhost"', "model.base_url: must begin with http:// or https://, not 'localhost'"),
-        ('db = ""', "db: Length of 'db' must be >= 1: 0"),
+        ("[model]\ntimeout = 0", "model.timeout: must be above 0, not 0"),
+        ("[model]\ntimeout = nan", "model.timeout: must be above 0, not nan"),
+        ("[model]\ntemperature = -0.5", "model.temperature: must be at least 0, not -0.5"),
+        *(
+            (f'db = "{db}"', "db: must be the path of a file (./name where the name has a colon), or an address")
+            for db in NO_DATABASE
+        ),
         ("model = 3", "model must be a table: [model]"),
         ("plugins = 3", "plugins must hold tables, such as [plugins.aalis-plugin-session-manager]"),
         ("[plugins]\nx = 3", "plugins.x must be a table: [plugins.x]"),
@@ -192,6 +212,58 @@ def test_mistakes_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AALIS_MODEL_TIMEOUT", "soon")
     with pytest.raises(ConfigError, match=r"^environment: AALIS_MODEL_TIMEOUT: must be a number, not 'soon'"):
         load_settings(None)
+
+
+@pytest.mark.parametrize(
+    ("written", "owners"),
+    [
+        ("cli:owner, onebot:1", ("cli:owner", "onebot:1")),
+        ('["cli:owner", "onebot:1"]', ("cli:owner", "onebot:1")),
+        (' ["matrix:@a,b:c.d"]', ("matrix:@a,b:c.d",)),
+        ("[]", ()),
+        ("", ()),
+    ],
+)
+def test_a_list_in_a_variable(monkeypatch: pytest.MonkeyPatch, written: str, owners: tuple[str, ...]) -> None:
+    """With commas, or as JSON, as it is shown."""
+    monkeypatch.setenv("AALIS_AUTHORITY_OWNERS", written)
+    assert load_settings().authority.owners == owners
+
+
+@pytest.mark.parametrize("written", ['["cli:owner"', "[1]", '["owner"]'])
+def test_no_list_in_a_variable(monkeypatch: pytest.MonkeyPatch, written: str) -> None:
+    """What is neither is refused."""
+    monkeypatch.setenv("AALIS_AUTHORITY_OWNERS", written)
+    with pytest.raises(ConfigError, match=r"^environment: AALIS_AUTHORITY_OWNERS: must be "):
+        load_settings()
+
+
+def test_an_unknown_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mistyped variable is a mistake, as a mistyped key is; those that are no settings are left alone."""
+    for name in ("AALIS_CONFIG", "AALIS_KILLS", "AALIS_SEED"):
+        monkeypatch.setenv(name, "")
+    assert load_settings() == Settings()
+    monkeypatch.setenv("AALIS_MODLE_KIND", "foo")
+    with pytest.raises(ConfigError) as caught:
+        load_settings()
+    assert str(caught.value) == ("environment: AALIS_MODLE_KIND: no such setting; did you mean 'AALIS_MODEL_KIND'?")
+
+
+@pytest.mark.parametrize(
+    "db", ["day.db", "./day:1.db", "a folder/day:1", "/x/y:z", "C:x", "postgresql:///day", "postgres://h/d"]
+)
+def test_databases(tmp_path: Path, db: str) -> None:
+    """A path or an address of PostgreSQL; a path with a colon stays one."""
+    there = db if "://" in db else str(tmp_path / db)
+    assert load_settings(written(tmp_path, f'db = "{db}"')).db == there
+    assert load_settings(overrides={"db": db}).db.removeprefix("./") == db.removeprefix("./")
+    assert Settings(db=load_settings(overrides={"db": db}).db)
+
+
+def test_a_byte_order_mark(tmp_path: Path) -> None:
+    """A file that an editor on Windows wrote is read."""
+    (tmp_path / "aalis.toml").write_bytes(b'\xef\xbb\xbflanguage = "de"\r\n')
+    assert load_settings().language == "de"
 
 
 def test_plugin_rows(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ ConfigError with one line that names the key, where it stands, and what is allow
 """
 
 import difflib
+import json
+import math
 import os
 import re
 import tomllib
@@ -15,7 +17,7 @@ from typing import Any, Literal, cast, get_args, get_origin
 
 import attrs
 from attrs import field, frozen
-from attrs.validators import deep_iterable, ge, gt, min_len, optional
+from attrs.validators import deep_iterable, optional
 from cattrs import Converter
 from platformdirs import user_config_path, user_data_path
 
@@ -41,6 +43,12 @@ ModelKind = Literal["offline", "openai"]
 Trigger = Literal["mentioned", "always", "never"]
 Source = Literal["default", "file", "environment", "command line"]
 
+_SCHEME = re.compile(r":|[A-Za-z][A-Za-z0-9+.-]+:")
+"""What an address begins with, and `:memory:`; a drive's single letter is none."""
+_PREFIX = "AALIS_"
+_NO_SETTINGS = ("AALIS_CONFIG", "AALIS_KILLS", "AALIS_SEED")
+"""Variables that are read elsewhere: which file, and two of the test-suite."""
+
 
 def _default_db() -> str:
     return str(user_data_path("aalis", appauthor=False) / "aalis.db")
@@ -55,6 +63,28 @@ def _account(_: Any, attribute: Any, value: str) -> None:
     platform, colon, user = value.partition(":")
     if not (platform and colon and user):
         raise ValueError(f"must be platform:user, such as onebot:10001, not {value!r}")
+
+
+def _at_least(low: float) -> Any:
+    def validate(_: Any, attribute: Any, value: float) -> None:
+        if not low <= value < math.inf:
+            raise ValueError(f"must be at least {low}, not {value}")
+
+    return validate
+
+
+def _above_zero(_: Any, attribute: Any, value: float) -> None:
+    if not 0 < value < math.inf:
+        raise ValueError(f"must be above 0, not {value}")
+
+
+def _database(_: Any, attribute: Any, value: str) -> None:
+    address = value.startswith(("postgresql://", "postgres://"))
+    if not value.strip() or (_SCHEME.match(value) and not address):
+        raise ValueError(
+            "must be the path of a file (./name where the name has a colon), or an address that begins with"
+            " postgresql://"
+        )
 
 
 def _setting(default: Any = attrs.NOTHING, *, help: str, validator: Any = None, factory: Any = None) -> Any:
@@ -76,9 +106,9 @@ class ModelSettings:
     )
     api_key_env: str = _setting("OPENAI_API_KEY", help="the environment variable that holds the key; empty: no key")
     stream: bool = _setting(True, help="take the answer in pieces")
-    temperature: float | None = _setting(None, help="left to the server unless given", validator=optional(ge(0.0)))
-    timeout: float = _setting(120.0, help="seconds that its server may be silent", validator=gt(0.0))
-    retries: int = _setting(2, help="how often a failed request is tried again", validator=ge(0))
+    temperature: float | None = _setting(None, help="left to the server unless given", validator=optional(_at_least(0)))
+    timeout: float = _setting(120.0, help="seconds that its server may be silent", validator=_above_zero)
+    retries: int = _setting(2, help="how often a failed request is tried again", validator=_at_least(0))
 
 
 @frozen(kw_only=True)
@@ -89,8 +119,10 @@ class AgentSettings:
         "You are Aalis, a helpful assistant. Answer briefly, in the language you are spoken to.",
         help="what the model is told first; empty: nothing",
     )
-    history_messages: int = _setting(40, help="how many messages of the history the model is given", validator=ge(1))
-    max_tool_rounds: int = _setting(8, help="how often one turn may call tools before it fails", validator=ge(1))
+    history_messages: int = _setting(
+        40, help="how many messages of the history the model is given", validator=_at_least(1)
+    )
+    max_tool_rounds: int = _setting(8, help="how often one turn may call tools before it fails", validator=_at_least(1))
 
 
 @frozen(kw_only=True)
@@ -109,7 +141,7 @@ class Settings:
     """Everything a host can be told. `plugins`: each plugin's own table, by distribution name, as it stands."""
 
     db: str = _setting(
-        factory=_default_db, help="the database: a file, or a postgresql:// address", validator=min_len(1)
+        factory=_default_db, help="the database: a file, or a postgresql:// address", validator=_database
     )
     language: str = _setting("", help="the reader's language, such as en or zh_CN; empty: the environment's")
     trigger: Trigger = _setting(
@@ -168,10 +200,10 @@ def read_settings(
         sources[key] = "file"
     if file is not None and "db" in values:
         values["db"] = _place(values["db"], file.parent)
-    for key, attribute in _SETTINGS.items():
-        variable = "AALIS_" + key.upper().replace(".", "_")
-        if variable in environ:
-            values[key] = _checked(key, _from_text(environ[variable], attribute.type), f"environment: {variable}")
+    for variable, text in environ.items():
+        if variable.startswith(_PREFIX) and variable not in _NO_SETTINGS:
+            key = _key_of(variable)
+            values[key] = _checked(key, _from_text(text, _SETTINGS[key].type), f"environment: {variable}")
             sources[key] = "environment"
     for key, value in (overrides or {}).items():
         if value is not None:
@@ -277,7 +309,7 @@ def _find_file(path: Path | None, environ: Mapping[str, str]) -> Path | None:
 
 def _read_toml(file: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(file.read_text("utf-8"))
+        return tomllib.loads(file.read_text("utf-8-sig"))
     except OSError as error:
         raise ConfigError(f"{file}: {error.strerror}") from error
     except ValueError as error:
@@ -286,7 +318,10 @@ def _read_toml(file: Path) -> dict[str, Any]:
 
 def _place(db: str, folder: Path) -> str:
     """A database file as seen from a folder; an address as it is."""
-    return db if "://" in db else str(folder / Path(db).expanduser())
+    if "://" in db:
+        return db
+    path = str(folder / Path(db).expanduser())
+    return f"./{path}" if _SCHEME.match(path) else path
 
 
 def _take_plugins(table: dict[str, Any], file: Path | None) -> Mapping[str, Mapping[str, Any]]:
@@ -344,9 +379,21 @@ def _allowed(cls: Any) -> str:
     return names[inner[0]]
 
 
+def _key_of(variable: str) -> str:
+    keys = {_PREFIX + key.upper().replace(".", "_"): key for key in _SETTINGS}
+    if variable not in keys:
+        raise ConfigError(f"environment: {variable}: no such setting{did_you_mean(variable, keys)}")
+    return keys[variable]
+
+
 def _from_text(text: str, cls: Any) -> Any:
     """A value from an environment variable; what can't be read stays text, and is then refused by its type."""
     kinds = get_args(cls) or (cls,)
+    if get_origin(cls) is tuple and text.lstrip().startswith("["):
+        try:
+            return json.loads(text)
+        except ValueError:
+            return text
     if get_origin(cls) is tuple:
         return [item.strip() for item in text.split(",") if item.strip()]
     if bool in kinds:

@@ -34,6 +34,30 @@ def test_the_environment_is_a_source(run: Run, monkeypatch: pytest.MonkeyPatch) 
     assert line.split() == ["agent.history_messages", "7", "40", "environment"]
 
 
+@pytest.mark.parametrize(
+    ("db", "setting"),
+    [("sqlite:///x.db", "--db"), (":memory:", "--db"), ("", "--db"), ("mysql://me:geheim@host/x", "")],
+)
+def test_no_such_database(run: Run, tmp_path: Path, db: str, setting: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another kind of address is refused with what is possible; no file of that name is made."""
+    if not setting:
+        monkeypatch.setenv("AALIS_DB", db)
+    result = run("sessions", "create", *((setting, db) if setting else ()))
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert "db: must be the path of a file" in result.stderr.lower().replace("aalis_db", "db")
+    assert "postgresql://" in result.stderr
+    assert "geheim" not in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_mistyped_variable(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`aalis config check` finds it, with the nearest name."""
+    monkeypatch.setenv("AALIS_MODLE_KIND", "foo")
+    result = run("config", "check")
+    assert result.exit_code == 2
+    assert result.stderr == "aalis: environment: AALIS_MODLE_KIND: no such setting; did you mean 'AALIS_MODEL_KIND'?\n"
+
+
 def test_a_password_is_not_shown(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """An address is shown without its secret."""
     shown = run("config", "--db", "postgresql://me:secret@host/db").stdout
