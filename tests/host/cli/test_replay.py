@@ -136,8 +136,8 @@ def test_bad_lines_are_named_and_the_rest_goes_on(run: Run, tmp_path: Path) -> N
     lines = result.stderr.splitlines()
     assert lines[0].startswith("line 1: not JSON")
     assert lines[1].startswith("line 4: no post_type")
-    assert len(lines) == 101
-    assert lines[-1] == "and 103 more bad lines"
+    assert len(lines) == 11
+    assert lines[-1] == "and 193 more bad lines"
 
 
 def test_a_line_without_an_end_counts(run: Run, tmp_path: Path) -> None:
@@ -147,20 +147,31 @@ def test_a_line_without_an_end_counts(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "before", "words"),
     [
-        (None, "e.jsonl: No such file or directory"),
-        ("", "e.jsonl holds no OneBot v11 event"),
-        ("hello\nworld\n", "e.jsonl holds no OneBot v11 event"),
+        (None, [], "e.jsonl: No such file or directory"),
+        ("", [], "e.jsonl holds no OneBot v11 event"),
+        ("hello\n", ["line 1: not JSON"], "e.jsonl holds no OneBot v11 event"),
+        (
+            "hello\n" * 500,
+            [*(f"line {number}: not JSON" for number in range(1, 11)), "and 490 more bad lines"],
+            "e.jsonl holds no OneBot v11 event",
+        ),
     ],
 )
-def test_no_recording(run: Run, tmp_path: Path, content: str | None, words: str) -> None:
-    """A file that isn't there, or holds nothing of the kind, is the person's mistake."""
+@pytest.mark.parametrize("options", [(), ("--as-recorded",)])
+def test_no_recording(
+    run: Run, tmp_path: Path, content: str | None, before: list[str], words: str, options: tuple[str, ...]
+) -> None:
+    """A file that isn't there, or holds nothing of the kind, is the person's mistake, and no database is made."""
     if content is not None:
         (tmp_path / "e.jsonl").write_text(content)
-    result = run("replay", "e.jsonl", "--db", "x.db")
+    result = run("replay", "e.jsonl", "--db", "x.db", *options)
     assert result.exit_code == 2
-    assert result.stderr.splitlines()[-1] == f"aalis: {words}"
+    *lines, last = result.stderr.splitlines()
+    assert last == f"aalis: {words}"
+    assert [line.partition(": unexpected")[0] for line in lines] == before
+    assert not (tmp_path / "x.db").exists()
 
 
 def test_a_folder_is_no_recording(run: Run, tmp_path: Path) -> None:

@@ -11,12 +11,13 @@ import click
 import orjson
 
 from aalis_api_session_manager.wire import camel
+from aalis_host.app import wall_clock
 from aalis_host.cli.arguments import Finite
 from aalis_host.cli.base import Given, Mistake, command_options, json_option, opened, written_to
 from aalis_host.cli.output import print_json
 from aalis_host.cli.progress import progress, spinner
 from aalis_host.cli.recording import Span, kept, read_lines, span_of
-from aalis_host.cli.replaying import COMPLAINTS, Replay, Tally
+from aalis_host.cli.replaying import Event, Replay, Tally, events_of
 from aalis_host.cli.tables import show_facts
 from aalis_host.cli.texts import text
 from aalis_host.platforms.onebot import OneBotAdapter
@@ -51,10 +52,6 @@ def replay(given: Given, file: str, speed: float | None, as_recorded: bool, acti
     onebot-client | aalis replay - --as-recorded --actions /dev/stdout
     """
     tally = asyncio.run(_replay(given, file, speed, as_recorded, actions))
-    if tally.bad > COMPLAINTS:
-        click.echo(given.say("replay.more-bad-lines", count=tally.bad - COMPLAINTS), err=True)
-    if not tally.rooms and not tally.other:
-        raise Mistake(text("replay.no-event", path=file))
     figures = attrs.asdict(tally) | {"seconds": round(tally.seconds, 3), "rate": round(tally.rate, 1)}
     if as_json:
         print_json({camel(name): figure for name, figure in figures.items()})
@@ -65,6 +62,7 @@ def replay(given: Given, file: str, speed: float | None, as_recorded: bool, acti
 
 
 async def _replay(given: Given, file: str, speed: float | None, as_recorded: bool, actions: str | None) -> Tally:
+    tally = Tally()
     said: IO[bytes] | None = None
 
     async def deliver(action: dict[str, Any]) -> None:
@@ -75,15 +73,25 @@ async def _replay(given: Given, file: str, speed: float | None, as_recorded: boo
     adapter = OneBotAdapter(deliver)
     async with AsyncExitStack() as stack:
         path, span = await stack.enter_async_context(_recording(given, file, as_recorded))
+        events = events_of(given, read_lines(path), adapter, _shift(span, speed, wall_clock()), tally)
+        first = await anext(events, None)
+        if first is None:
+            raise Mistake(text("replay.no-event", path=file))
         if actions is not None:
             said = stack.enter_context(written_to(actions))
         host = await stack.enter_async_context(opened(given, read_only=False, onebot=adapter))
-        work = Replay(given, host, adapter, _shift(span, speed, host.now()), speed)
-        host.hooks.register(work.tally, "aalis-replay-tally")
+        work = Replay(given, host, speed, tally)
+        host.hooks.register(tally, "aalis-replay-tally")
         host.hooks.register(work.passages, "aalis-replay-passages")
         with progress(given.say("replay.replaying"), None if span is None else span.lines) as at:
-            await work.run(read_lines(path), at)
-        return work.tally
+            await work.run(_chained(first, events), at)
+        return tally
+
+
+async def _chained(first: Event, rest: AsyncIterator[Event]) -> AsyncIterator[Event]:
+    yield first
+    async for event in rest:
+        yield event
 
 
 @asynccontextmanager

@@ -18,14 +18,17 @@ from aalis_host.cli.lanes import Lanes
 from aalis_host.platforms.lines import MAX_LINE, Line
 from aalis_host.platforms.onebot import OneBotAdapter
 
-__all__ = ["COMPLAINTS", "Replay", "Tally"]
+__all__ = ["Event", "Replay", "Tally", "events_of"]
 
 _AT_ONCE = 16
 """Sessions that are worked for side by side."""
 _WAITING = 1_000
 """Messages that are under way or read ahead."""
-COMPLAINTS = 100
+_COMPLAINTS = 10
 """Bad lines that are shown one by one."""
+
+Event = tuple[int, IncomingMessage | None]
+"""The number of its line, and the message if it is one."""
 
 
 @attrs.define(eq=False)
@@ -99,6 +102,29 @@ class Passages:
             passed()
 
 
+async def events_of(
+    given: Given, lines: AsyncIterator[Line], adapter: OneBotAdapter, shift: int, tally: Tally
+) -> AsyncIterator[Event]:
+    """The events of a recording; `shift` is added to each message's time. Lines that hold none are told of, the first
+    of them one by one, and counted."""
+    async for line in lines:
+        try:
+            if line.data is None:
+                raise ValueError(given.say("replay.long-line", limit=MAX_LINE))
+            if not line.data.strip():
+                continue
+            message = adapter.receive(line.data, shift=shift)
+        except ValueError as error:
+            tally.bad += 1
+            if tally.bad <= _COMPLAINTS:
+                click.echo(given.say("replay.bad-line", number=line.number, reason=str(error)), err=True)
+            continue
+        tally.other += message is None
+        yield line.number, message
+    if tally.bad > _COMPLAINTS:
+        click.echo(given.say("replay.more-bad-lines", count=tally.bad - _COMPLAINTS), err=True)
+
+
 Item = tuple[int, IncomingMessage]
 """A message and the number of its line."""
 
@@ -107,56 +133,35 @@ Item = tuple[int, IncomingMessage]
 class Replay:
     """One recording on its way through a host.
 
-    `shift` is added to each message's time; `speed` None: as fast as it goes, else so many times as fast as it was.
+    `speed` None: as fast as it goes, else so many times as fast as it was.
     """
 
     given: Given
     host: AalisHost
-    adapter: OneBotAdapter
-    shift: int
     speed: float | None
-    tally: Tally = attrs.field(factory=Tally)
+    tally: Tally
     passages: Passages = attrs.field(factory=Passages)
     _rooms: set[str] = attrs.field(factory=set)
     _taken_in: int = 0
     _began: tuple[float, int] | None = None
 
-    async def run(self, lines: AsyncIterator[Line], at: Callable[[int], None]) -> None:
-        """Read to the end; returns when every turn has ended. `at` is told the number of each line that was read."""
+    async def run(self, events: AsyncIterator[Event], at: Callable[[int], None]) -> None:
+        """Read to the end; returns when every turn has ended. `at` is told the line of each event that was read."""
         began, saves = time.monotonic(), Counter(self.host.memory.saves)
         async with Lanes(self._take_in, self._is_alone, at_once=_AT_ONCE, waiting=_WAITING) as lanes:
-            async for line in lines:
-                message = self._read(line)
+            async for number, message in events:
                 if message is not None:
                     session_id = message.session_id or ""
                     self._rooms.add(session_id)
                     await self._until(message.timestamp or 0)
-                    await lanes.put(session_id, (line.number, message))
-                at(line.number)
+                    await lanes.put(session_id, (number, message))
+                at(number)
         tally, ended = self.tally, self.host.memory.saves - saves
         tally.rooms = len(self._rooms)
         tally.repeated = ended["duplicate"]
         tally.messages = self._taken_in - ended["duplicate"] - ended["refused"]
         tally.seconds = time.monotonic() - began
         tally.rate = self._taken_in / tally.seconds
-
-    def _read(self, line: Line) -> IncomingMessage | None:
-        if line.data is None:
-            self._complain(line.number, self.given.say("replay.long-line", limit=MAX_LINE))
-        elif line.data.strip():
-            try:
-                message = self.adapter.receive(line.data, shift=self.shift)
-            except ValueError as error:
-                self._complain(line.number, str(error))
-            else:
-                self.tally.other += message is None
-                return message
-        return None
-
-    def _complain(self, number: int, reason: str) -> None:
-        self.tally.bad += 1
-        if self.tally.bad <= COMPLAINTS:
-            click.echo(self.given.say("replay.bad-line", number=number, reason=reason), err=True)
 
     async def _until(self, said: int) -> None:
         """Wait for the moment at which this was said, as fast as the recording is played."""
