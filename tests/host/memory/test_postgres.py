@@ -330,8 +330,10 @@ async def test_a_restart_under_load_loses_nothing(cluster: Cluster, url: str, mo
         assert set(saved) <= set(contents(page.messages))
 
 
-async def test_a_server_that_is_gone_is_an_error_in_time(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Writing and reading say so, nothing hangs, and closing is quick; when it is back all goes on."""
+async def test_a_server_that_is_gone_is_an_error_in_time(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Writing and reading say so, nothing hangs; the log says once why, in a line; when it is back all goes on."""
     monkeypatch.setattr(postgres_pool, "RETRY_SECONDS", 0.1)
     for module in (postgres_pool, postgres_writes):
         monkeypatch.setattr(module, "WAIT_SECONDS", 0.2)
@@ -349,6 +351,9 @@ async def test_a_server_that_is_gone_is_an_error_in_time(cluster: Cluster, monke
                 await asyncio.to_thread(cluster.start)
             assert (await memory.commit_metadata([put("k", {}, 0, add())]))[0].records[0].data == {"n": 2}
             assert await memory.get_metadata("things", "k") is not None
+    said = [record.getMessage() for record in caplog.records if record.name == "psycopg.pool"]
+    assert 1 <= len(said) == len(set(said)) <= 4
+    assert all(words.startswith("error connecting") and "\n" not in words for words in said)
 
 
 @pytest.mark.rule("STORE-4")
