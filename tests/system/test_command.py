@@ -2,6 +2,7 @@
 
 import json
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -219,3 +220,36 @@ def test_a_live_connection(aalis: Aalis, tmp_path: Path) -> None:
     status, out, err = finished(process)
     assert (status, err) == (0, "")
     assert "messages" in out
+
+
+def test_a_task_goes_on_in_the_host_that_serves_its_session(aalis: Aalis, tmp_path: Path) -> None:
+    """Who gives a task and doesn't wait long is told that the work goes on there; it ends with that host."""
+    event = {
+        "time": int(time.time()),
+        "self_id": 10,
+        "post_type": "message",
+        "message_type": "group",
+        "message_id": 1,
+        "group_id": 700,
+        "user_id": 42,
+        "message": "hello all",
+    }
+    room = "onebot:10:group:700"
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        slow = {"AALIS_MODEL_KIND": "openai", "AALIS_MODEL_API_KEY_ENV": ""}
+        slow["AALIS_MODEL_BASE_URL"] = f"http://127.0.0.1:{silent.getsockname()[1]}/v1"
+        live = aalis("replay", "-", "--as-recorded", "--db", "x.db", "--actions", "said.jsonl", **slow)
+        assert live.stdin is not None
+        live.stdin.write(json.dumps(event) + "\n")
+        live.stdin.flush()
+        while count(tmp_path / "x.db") < 1:
+            time.sleep(0.02)
+        source = finished(aalis("sessions", "create", "--db", "x.db"))[1].strip()
+        status, out, err = finished(aalis("delegate", source, room, "say hello", "--wait", "0.5", "--db", "x.db"))
+        assert (status, out) == (1, "")
+        words = f"no answer within 0.5 s: the host that serves {room} goes on with it"
+        assert err == f"{words}; see: aalis sessions history {room} --db x.db\n"
+        assert json.loads(finished(aalis("sessions", "show", room, "--db", "x.db", "--json"))[1])["status"] == "active"
+        live.send_signal(signal.SIGTERM)
+        assert finished(live)[0] == 143
+    assert json.loads(finished(aalis("sessions", "show", room, "--db", "x.db", "--json"))[1])["status"] != "active"

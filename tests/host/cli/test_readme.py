@@ -5,8 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.host.cli.conftest import Run
 
 ROOT = Path(__file__).parents[3]

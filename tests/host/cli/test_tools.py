@@ -1,6 +1,11 @@
 """`aalis tools` and `aalis delegate`: what a model is given, and what it would be answered."""
 
 import json
+import shlex
+import socket
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -93,9 +98,6 @@ def test_delegate(run: Run, db: Path) -> None:
 
 def test_delegate_without_a_reply(run: Run, db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Why there is none is said on standard error; exit status 1."""
-    result = run("delegate", PEER, PEER, "x", "--db", db)
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert "current session" in result.stderr
     monkeypatch.setenv("AALIS_MODEL_KIND", "openai")
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     result = run("delegate", PEER, OTHER, "x", "--db", db)
@@ -103,12 +105,51 @@ def test_delegate_without_a_reply(run: Run, db: Path, monkeypatch: pytest.Monkey
     assert "OPENAI_API_KEY" in result.stderr
 
 
-def test_delegate_from_nowhere(run: Run, db: Path) -> None:
-    """A source that isn't there is a mistake; a target that isn't is what the tool says."""
-    assert run("delegate", "nobody", OTHER, "x", "--db", db).stderr == "aalis: no session nobody\n"
-    result = run("delegate", PEER, "nobody", "x", "--db", db)
-    assert result.exit_code == 1
-    assert "nobody" in result.stderr
+@pytest.mark.parametrize(
+    ("source", "target", "words"),
+    [
+        ("nobody", OTHER, "no session nobody"),
+        (PEER, "nobody", "no session nobody"),
+        (PEER, PEER, f"{PEER} can't delegate to itself; give another session as TO"),
+    ],
+)
+def test_delegate_between_what_is_not_there(run: Run, db: Path, source: str, target: str, words: str) -> None:
+    """A session that isn't there, on either side, is the person's mistake, and nothing is sent."""
+    before = query(db, "SELECT count(*) FROM messages")
+    result = run("delegate", source, target, "x", "--db", db)
+    assert (result.exit_code, result.stdout, result.stderr) == (2, "", f"aalis: {words}\n")
+    assert query(db, "SELECT count(*) FROM messages") == before
+
+
+def test_delegate_to_an_unfiled_session(run: Run, db: Path) -> None:
+    """Messages alone make a session that can be delegated to."""
+    with closing(sqlite3.connect(db)) as connection, connection:
+        connection.execute("UPDATE messages SET session_id = 'old talk' WHERE session_id = ?", (OTHER,))
+    assert run("delegate", PEER, "old talk", "say hello", "--db", db).exit_code == 0
+
+
+@pytest.fixture
+def slow_model(tmp_path: Path) -> Iterator[None]:
+    """The configuration names a model that takes its time to answer."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        (tmp_path / "aalis.toml").write_text(
+            f'[model]\nkind = "openai"\nname = "x"\nbase_url = "http://127.0.0.1:{port}/v1"\napi_key_env = ""\n'
+        )
+        yield
+
+
+def test_delegate_without_an_answer_in_time(run: Run, db: Path, slow_model: None) -> None:
+    """What was begun here stops with the command: it says so, and where to look; the target's turn is over."""
+    for wait in ("0.001", "0.5"):
+        result = run("delegate", PEER, OTHER, "say hello", "--wait", wait, "--db", db)
+        assert (result.exit_code, result.stdout) == (1, "")
+        words, _, command = result.stderr.partition("; see: ")
+        assert words == f"no answer within {wait} s: the work was done in this process and is stopped now"
+        assert command == f"aalis sessions history {OTHER} --db {db}\n"
+        assert run(*shlex.split(command)[1:]).exit_code == 0
+    shown = json.loads(run("sessions", "show", OTHER, "--db", db, "--json").stdout)
+    assert shown["lastTurn"]["outcome"] == "aborted"
 
 
 def test_no_delegation_where_it_is_switched_off(run: Run, db: Path, tmp_path: Path) -> None:

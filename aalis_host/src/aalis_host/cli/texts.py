@@ -158,6 +158,18 @@ _TEXTS: Final = {
     "replay.rate": {"en": "messages a second", "zh_CN": "每秒消息"},
     # delegate
     "delegate.waiting": {"en": "waiting for {target}", "zh_CN": "等待 {target}"},
+    "delegate.itself": {
+        "en": "{id} can't delegate to itself; give another session as TO",
+        "zh_CN": "{id} 不能委派给自己;请用另一个会话作为 TO",
+    },
+    "delegate.here": {
+        "en": "no answer within {seconds} s: the work was done in this process and is stopped now; see: {command}",
+        "zh_CN": "{seconds} 秒内没有答复:任务在本进程中执行,现已停止;请看:{command}",
+    },
+    "delegate.elsewhere": {
+        "en": "no answer within {seconds} s: the host that serves {target} goes on with it; see: {command}",
+        "zh_CN": "{seconds} 秒内没有答复:接管 {target} 的主机会继续执行;请看:{command}",
+    },
     # import
     "import.importing": {"en": "importing", "zh_CN": "导入"},
     "import.sessions": {"en": "sessions found", "zh_CN": "找到会话"},
