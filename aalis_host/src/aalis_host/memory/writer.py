@@ -291,7 +291,7 @@ class Writer:
                 job.results = [_storage_error(error)] * len(job.pieces)
         except Exception as error:
             self._store.undo()
-            _log.warning("a group of %d changes failed, trying each alone: %s", len(group), error)
+            _log.warning("a group of %d changes failed, trying each alone: %s", len(group), _words(error))
             self._do_each_alone(group)
 
     def _do_each_alone(self, group: list[Job]) -> None:
@@ -342,6 +342,11 @@ async def _settled(future: asyncio.Future[list[Any]], finish: Callable[[list[Any
 def _storage_error(error: BaseException) -> StorageError:
     if isinstance(error, StorageError):
         return error
-    made = StorageError(f"the database refused: {' '.join(str(error).split()) or type(error).__name__}")
+    made = StorageError(f"the database refused: {_words(error)}")
     made.__cause__ = error
     return made
+
+
+def _words(error: BaseException) -> str:
+    """The error in one line."""
+    return " ".join(str(error).split()) or type(error).__name__
