@@ -20,6 +20,7 @@ from aalis_host.memory.postgres_writes import PostgresWrites, forget_writers
 from aalis_host.memory.readers import ReadStore
 from aalis_host.memory.upgrades import refuse_newer, refuse_older, upgrade
 from aalis_host.memory.writer import WriteStore
+from aalis_host.words import said_by
 
 __all__ = ["PostgresBackend"]
 
@@ -80,7 +81,7 @@ class PostgresBackend:
         try:
             asked = conninfo_to_dict(url)
         except psycopg.Error as error:
-            raise ConfigError(f"the database's URL can't be read: {' '.join(str(error).split())}") from error
+            raise ConfigError(f"the database's URL can't be read: {said_by(error)}") from error
         self.read_only = read_only
         self._options = {**_DEFAULTS, **asked}
         self._where = f"the PostgreSQL database {asked.get('dbname') or asked.get('user') or 'of the user'!r}"
@@ -114,7 +115,7 @@ class PostgresBackend:
                     raise ConfigError(f"{self._where} has the encoding {encoding}; it must be UTF8")
                 yield db
         except psycopg.Error as error:
-            raise StorageError(f"{self._where} can't be opened: {' '.join(str(error).split())}") from error
+            raise StorageError(f"{self._where} can't be opened: {said_by(error)}") from error
 
     def listen(self, news: Callable[[], None]) -> Callable[[], None]:
         """Call `news`, in another thread, when something was committed by anyone; the answer stops that."""

@@ -14,6 +14,7 @@ from typing import Final
 import psycopg
 
 from aalis_host.memory.postgres_pool import Connection
+from aalis_host.words import said_by
 
 __all__ = ["CHANNEL", "Listener"]
 
@@ -48,7 +49,7 @@ class Listener:
                 try:
                     self._listen()
                 except psycopg.Error as error:
-                    _log.info("the connection that hears of changes was lost: %s", " ".join(str(error).split()))
+                    _log.info("the connection that hears of changes was lost: %s", said_by(error))
                     self._stopped.wait(PAUSE_SECONDS)
                 except Exception:
                     _log.exception("hearing of changes failed")

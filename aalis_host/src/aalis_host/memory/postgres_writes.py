@@ -26,6 +26,7 @@ from aalis_host.memory.postgres_listener import CHANNEL
 from aalis_host.memory.postgres_pool import WAIT_SECONDS, Connection, Pool
 from aalis_host.memory.rows import COLUMNS, CONTROL, TEXT, encode_message, shown_as
 from aalis_host.memory.writer import REMEMBER_MS, Archive, Clear, CommitUnknown, Save
+from aalis_host.words import said_by
 
 __all__ = ["PostgresWrites", "forget_writers"]
 
@@ -192,7 +193,7 @@ class PostgresWrites:
                     row = db.execute("SELECT transaction FROM aalis.writers WHERE id = %s", (self._id,)).fetchone()
                 return row is not None and row[0] == self._transaction
             except psycopg.OperationalError as error:
-                _log.warning("it isn't known yet whether a transaction was stored: %s", " ".join(str(error).split()))
+                _log.warning("it isn't known yet whether a transaction was stored: %s", said_by(error))
         raise CommitUnknown("the connection was lost, and it isn't known whether this was stored")
 
     def give_up(self) -> None:

@@ -11,6 +11,7 @@ from attrs import define, frozen
 
 from aalis_api_session_manager.errors import StorageError
 from aalis_api_session_manager.memory import Changes, MetadataRow, Page, Position, RecentSession
+from aalis_host.words import said_by
 
 __all__ = ["PageRequest", "ReadStore", "Readers", "RecentRequest"]
 
@@ -119,7 +120,7 @@ class Readers:
                     raise TimeoutError(f"no reader was free for {WAIT_SECONDS:.0f} s")
                 result = asked.work(store)
             except BaseException as error:  # the thread must outlive whatever happens in a read
-                failed = StorageError(f"reading failed: {' '.join(str(error).split()) or type(error).__name__}")
+                failed = StorageError(f"reading failed: {said_by(error)}")
                 failed.__cause__ = error
             self._report(_deliver, asked.future, result, failed)
         self._report(self._end)

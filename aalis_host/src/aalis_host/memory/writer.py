@@ -20,6 +20,7 @@ from attrs import define, field, frozen
 from aalis_api_session_manager.errors import OutcomeUnknown, StorageError
 from aalis_api_session_manager.memory import Changeset, Outcome, SaveResult
 from aalis_api_session_manager.message import Message
+from aalis_host.words import said_by
 
 __all__ = ["CLOSE_SECONDS", "REMEMBER_MS", "Archive", "Clear", "CommitUnknown", "Job", "Save", "WriteStore", "Writer"]
 
@@ -291,7 +292,7 @@ class Writer:
                 job.results = [_storage_error(error)] * len(job.pieces)
         except Exception as error:
             self._store.undo()
-            _log.warning("a group of %d changes failed, trying each alone: %s", len(group), _words(error))
+            _log.warning("a group of %d changes failed, trying each alone: %s", len(group), said_by(error))
             self._do_each_alone(group)
 
     def _do_each_alone(self, group: list[Job]) -> None:
@@ -342,11 +343,6 @@ async def _settled(future: asyncio.Future[list[Any]], finish: Callable[[list[Any
 def _storage_error(error: BaseException) -> StorageError:
     if isinstance(error, StorageError):
         return error
-    made = StorageError(f"the database refused: {_words(error)}")
+    made = StorageError(f"the database refused: {said_by(error)}")
     made.__cause__ = error
     return made
-
-
-def _words(error: BaseException) -> str:
-    """The error in one line."""
-    return " ".join(str(error).split()) or type(error).__name__
