@@ -2,12 +2,16 @@
 
 import json
 import os
+import pty
+import re
+import select
 import shutil
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +90,47 @@ def process() -> Process:
         return subprocess.run(command, capture_output=True, text=True, timeout=50, check=False, **more)
 
     return start
+
+
+_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+class Terminal:
+    """A process on a terminal of its own."""
+
+    def __init__(self, *arguments: str) -> None:
+        self.master, slave = pty.openpty()
+        command = [sys.executable, "-c", "from aalis_host.cli import main; main()", *arguments]
+        environment = {**os.environ, "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1"}
+        self.process = subprocess.Popen(
+            command, stdin=slave, stdout=slave, stderr=slave, env=environment, start_new_session=True
+        )
+        os.close(slave)
+        self.shown = ""
+
+    def type(self, text: str) -> None:
+        os.write(self.master, text.encode())
+
+    def wait_for(self, text: str, seconds: float = 30) -> None:
+        """Until it is on the screen; what stood there before doesn't count again."""
+        deadline = time.monotonic() + seconds
+        while text not in self.shown:
+            assert time.monotonic() < deadline, self.shown
+            if select.select([self.master], [], [], 0.1)[0]:
+                self.shown = _ESCAPES.sub("", self.shown + os.read(self.master, 65536).decode(errors="replace"))
+        self.shown = self.shown.partition(text)[2]
+
+    def rest(self) -> str:
+        """All that is shown until the process ends."""
+        with suppress(OSError):
+            while data := os.read(self.master, 65536):
+                self.shown = _ESCAPES.sub("", self.shown + data.decode(errors="replace"))
+        return self.shown.replace("\r\n", "\n")
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self.master)
 
 
 @pytest.fixture(scope="session")

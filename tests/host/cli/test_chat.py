@@ -2,9 +2,8 @@
 
 import json
 import os
-import pty
-import re
-import select
+import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.host.cli.conftest import Process, Run, query
+from tests.host.cli.conftest import Process, Run, Terminal, query
 
 
 @pytest.mark.rule("CREATE-11")
@@ -38,10 +37,19 @@ def test_going_on(process: Process, tmp_path: Path) -> None:
     assert query(tmp_path / "x.db", "SELECT DISTINCT session_id FROM messages") == [("my plans",)]
 
 
-def test_nothing_typed(process: Process) -> None:
-    """An empty pipe is a conversation without a word."""
-    result = process("chat", "--db", "x.db", input="")
+@pytest.mark.parametrize("named", [(), ("--session", "plans")])
+def test_nothing_typed(process: Process, run: Run, named: tuple[str, ...]) -> None:
+    """Who says nothing leaves no session behind."""
+    result = process("chat", "--db", "x.db", *named, input="\n \n")
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+    assert json.loads(run("sessions", "list", "--db", "x.db", "--json").stdout) == []
+
+
+def test_looking_in(process: Process, db: Path) -> None:
+    """A session that is there is named at once."""
+    result = process("chat", "--db", db, "--session", "onebot:10:private:42", input="")
     assert (result.returncode, result.stdout) == (0, "")
+    assert result.stderr.startswith("session onebot:10:private:42; come back with: ")
 
 
 def test_a_model_that_cannot_answer(process: Process) -> None:
@@ -77,40 +85,6 @@ def test_a_password_is_not_said_again(process: Process, url: str, secret: str) -
     assert "geheim" not in result.stdout + result.stderr
 
 
-_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-
-
-class Terminal:
-    """A process on a terminal of its own."""
-
-    def __init__(self, *arguments: str) -> None:
-        self.master, slave = pty.openpty()
-        command = [sys.executable, "-c", "from aalis_host.cli import main; main()", *arguments]
-        environment = {**os.environ, "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1"}
-        self.process = subprocess.Popen(
-            command, stdin=slave, stdout=slave, stderr=slave, env=environment, start_new_session=True
-        )
-        os.close(slave)
-        self.shown = ""
-
-    def type(self, text: str) -> None:
-        os.write(self.master, text.encode())
-
-    def wait_for(self, text: str, seconds: float = 30) -> None:
-        """Until it is on the screen; what stood there before doesn't count again."""
-        deadline = time.monotonic() + seconds
-        while text not in self.shown:
-            assert time.monotonic() < deadline, self.shown
-            if select.select([self.master], [], [], 0.1)[0]:
-                self.shown = _ESCAPES.sub("", self.shown + os.read(self.master, 65536).decode(errors="replace"))
-        self.shown = self.shown.partition(text)[2]
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        os.close(self.master)
-
-
 @pytest.fixture
 def terminal(tmp_path: Path) -> Iterator[Terminal]:
     made = Terminal("chat", "--db", "x.db")
@@ -126,6 +100,47 @@ def test_on_a_terminal(terminal: Terminal) -> None:
     terminal.wait_for(">")
     terminal.type("\x04")
     assert terminal.process.wait(20) == 0
+
+
+def test_leaving_without_a_word(terminal: Terminal, run: Run) -> None:
+    """Ctrl-D at once: no session was made."""
+    terminal.wait_for(">")
+    terminal.type("\x04")
+    assert terminal.process.wait(20) == 0
+    assert json.loads(run("sessions", "list", "--db", "x.db", "--json").stdout) == []
+
+
+@pytest.mark.parametrize(("stop", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_being_stopped_at_the_prompt(terminal: Terminal, stop: signal.Signals, status: int) -> None:
+    """A signal leaves as Ctrl-C does, with its own status."""
+    terminal.wait_for(">")
+    terminal.process.send_signal(stop)
+    assert terminal.process.wait(20) == status
+    assert "Traceback" not in terminal.rest()
+
+
+def test_sigterm_while_it_answers(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
+    """Ctrl-C stops the answer alone; SIGTERM ends the conversation, and its turn is over."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("AALIS_MODEL_KIND", "openai")
+        monkeypatch.setenv("AALIS_MODEL_API_KEY_ENV", "")
+        monkeypatch.setenv("AALIS_MODEL_BASE_URL", f"http://127.0.0.1:{silent.getsockname()[1]}/v1")
+        terminal = Terminal("chat", "--session", "s", "--db", "x.db")
+        connections: list[socket.socket] = []
+        try:
+            for stop in (signal.SIGINT, signal.SIGTERM):
+                terminal.wait_for(">")
+                terminal.type("hello\r")
+                connections.append(silent.accept()[0])
+                terminal.process.send_signal(stop)
+            assert terminal.process.wait(20) == 143
+            assert "Traceback" not in terminal.rest()
+        finally:
+            terminal.close()
+            for connection in connections:
+                connection.close()
+    (session,) = json.loads(run("sessions", "list", "--db", "x.db", "--json").stdout)
+    assert session["lastTurn"]["outcome"] == "aborted"
 
 
 def test_ctrl_c_at_the_prompt_leaves(terminal: Terminal, tmp_path: Path) -> None:

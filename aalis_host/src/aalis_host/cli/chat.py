@@ -26,12 +26,30 @@ __all__ = ["chat"]
 
 
 @attrs.define(eq=False)
-class _Ends:
-    """Says on standard error why a turn of this session has no reply."""
+class _Chat:
+    """One conversation. Says on standard error why a turn of it has no reply."""
 
     given: Given
-    session_id: str
+    host: AalisHost
+    named: str | None
+    terminal: TerminalAdapter = attrs.field(factory=lambda: TerminalAdapter(_show))
+    session_id: str | None = None
     failed: bool = False
+
+    async def open(self) -> str:
+        """The session's id. It is made, or gone on in, the first time."""
+        if self.session_id is None:
+            manager = self.host.select(SESSION_MANAGER).use()
+            creation = SessionCreation(created_from=PLATFORM_NAME)
+            if self.named is None:
+                session = await manager.create_session(None, creation)
+            else:
+                session = await manager.ensure_session(self.named, None, creation)
+            self.session_id = session.id
+            self.terminal.open(session.id)
+            again = self.given.command("chat", "--session", session.id)
+            click.echo(self.given.say("chat.opened", id=session.id, command=again), err=True)
+        return self.session_id
 
     @hookimpl
     def aalis_turn_after(self, turn: TurnEnd) -> None:
@@ -50,7 +68,7 @@ class _Ends:
 @click.option("--session", "session_id", metavar="ID", help="Go on in this session; it is made when there is none.")
 @command_options
 def chat(given: Given, session_id: str | None) -> None:
-    """Talk to the agent. A new session, unless one is named.
+    """Talk to the agent. A new session, unless one is named; it is made with the first message.
 
     Lines may be piped in: each is a message, and standard output has the replies alone. In a terminal Ctrl-C stops
     an answer, Ctrl-D leaves.
@@ -62,39 +80,33 @@ def chat(given: Given, session_id: str | None) -> None:
 
     async def work() -> bool:
         async with opened(given, read_only=False) as host:
-            manager = host.select(SESSION_MANAGER).use()
-            creation = SessionCreation(created_from=PLATFORM_NAME)
-            if session_id is None:
-                session = await manager.create_session(None, creation)
-            else:
-                session = await manager.ensure_session(session_id, None, creation)
-            terminal = TerminalAdapter(_show)
-            terminal.open(session.id)
-            host.add_platform(terminal)
-            ends = _Ends(given, session.id)
-            host.hooks.register(ends, "aalis-chat")
-            again = given.command("chat", "--session", session.id)
-            click.echo(given.say("chat.opened", id=session.id, command=again), err=True)
+            talk = _Chat(given, host, session_id)
+            host.add_platform(talk.terminal)
+            host.hooks.register(talk, "aalis-chat")
+            if session_id is not None and host.select(SESSION_MANAGER).use().get_session(session_id) is not None:
+                await talk.open()
             with quiet("aalis_host.agent"):
-                await _converse(given, host, terminal, session.id)
-            return ends.failed
+                await _converse(talk)
+            return talk.failed
 
     failed = asyncio.run(work())
     if failed and not _interactive():
         click.get_current_context().exit(1)
 
 
-async def _converse(given: Given, host: AalisHost, terminal: TerminalAdapter, session_id: str) -> None:
+async def _converse(talk: _Chat) -> None:
+    gateway, message = talk.host.gateway, talk.terminal.message
     if _interactive():
-        click.echo(given.say("chat.leave"), err=True)
+        click.echo(talk.given.say("chat.leave"), err=True)
         async for typed in import_module("aalis_host.cli.prompt").typed_lines():
             if typed.strip():
-                with _ctrl_c_stops(host, session_id):
-                    await host.gateway.ingress(terminal.message(session_id, typed))
+                session_id = await talk.open()
+                with _ctrl_c_stops(talk.host, session_id):
+                    await gateway.ingress(message(session_id, typed))
     else:
         async for typed in _piped_lines():
             if typed.strip():
-                await host.gateway.ingress(terminal.message(session_id, typed))
+                await gateway.ingress(message(await talk.open(), typed))
 
 
 def _interactive() -> bool:
