@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.host.cli.conftest import Run
+from tests.host.cli.conftest import Run, Terminal
 
 
 def test_every_setting(run: Run, tmp_path: Path) -> None:
@@ -63,6 +63,25 @@ def test_a_password_is_not_shown(run: Run, monkeypatch: pytest.MonkeyPatch) -> N
     shown = run("config", "--db", "postgresql://me:secret@host/db").stdout
     assert "postgresql://me:***@host/db" in shown
     assert "secret" not in shown
+
+
+def test_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values are whole, folded where they are long, on 40 columns too."""
+    monkeypatch.setenv("COLUMNS", "40")
+    address = "postgresql://me@a-rather-long-host-name.example.org/and_a_database"
+    for command, words in (
+        (("config", "--db", address), ["db", address, "offline", "gpt-4o-mini", "crossSessionDefaultTimeoutSec", "60"]),
+        (("plugins",), ["aalis-plugin-session-manager", "session-manager", "session-history", "runs", "0.1.0"]),
+    ):
+        terminal = Terminal(*command)
+        try:
+            shown = terminal.rest()
+        finally:
+            terminal.close()
+        assert max(map(len, map(str.rstrip, shown.splitlines()))) <= 40
+        joined = "".join(shown.split())
+        assert all(word in joined for word in words)
+        assert all(word in shown for word in words if word != address)
 
 
 def test_right(run: Run, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import click
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
+from rich.console import JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
@@ -14,6 +15,8 @@ __all__ = ["show_captioned", "show_facts", "show_table"]
 
 _GAP = "  "
 _NARROW = 10
+_BETWEEN = 3
+"""Cells between two columns of a table on a terminal."""
 
 Row = Sequence[str]
 
@@ -26,12 +29,33 @@ def show_table(
         for line in _lines([headings, *rows], _widths([headings, *rows]), right):
             click.echo(line)
         return
+    out, styles = screen(), styles or [None] * len(rows)
+    first, *others = _widths([headings, *rows])
+    least = [first, *(min(width, _NARROW) for width in others)]
+    if sum(least) + _BETWEEN * len(least) > out.width:
+        _show_stacked(headings, rows, styles)
+        return
     made = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1), header_style="bold")
-    for index, heading in enumerate(headings):
-        made.add_column(heading, justify="right" if index in right else "left", overflow="fold", no_wrap=index == 0)
-    for cells, style in zip(rows, styles or [None] * len(rows), strict=True):
+    for index, (heading, width) in enumerate(zip(headings, least, strict=True)):
+        justify: JustifyMethod = "right" if index in right else "left"
+        made.add_column(heading, justify=justify, overflow="fold", no_wrap=index == 0, min_width=width)
+    for cells, style in zip(rows, styles, strict=True):
         made.add_row(*map(Text, cells), style=style)
-    screen().print(made)
+    out.print(made)
+
+
+def _show_stacked(headings: Row, rows: Sequence[Row], styles: Sequence[str | None]) -> None:
+    """A table for a narrow terminal: under each row's first cell the others, each with its heading."""
+    for cells, style in zip(rows, styles, strict=True):
+        screen().print(Text(cells[0]), style=style, soft_wrap=True)
+        made = Table.grid(padding=(0, 2, 0, 0))
+        made.add_column(style="dim", no_wrap=True)
+        made.add_column(overflow="fold")
+        for heading, cell in zip(headings[1:], cells[1:], strict=True):
+            if cell:
+                made.add_row(_GAP + heading, Text(cell), style=style)
+        if made.rows:
+            screen().print(made)
 
 
 def show_captioned(
