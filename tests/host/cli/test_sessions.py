@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.host.cli.conftest import Run, contents, put, query, record
+from tests.host.cli.conftest import Run, Terminal, contents, put, query, record
 
 ROOM, OTHER, PEER = "onebot:10:group:700", "onebot:10:group:701", "onebot:10:private:42"
 
@@ -119,6 +119,29 @@ def test_delete_takes_all_below(run: Run, db: Path) -> None:
     assert query(db, f"SELECT count(*) FROM messages WHERE session_id = '{PEER}'") == [(2,)]
 
 
+@pytest.mark.parametrize(
+    ("language", "session_id", "question"),
+    [
+        ("en", ROOM, "Delete 厨房 👩‍🍳 (onebot:10:group:700), what is below it (1) and their messages? [y/N]"),
+        ("en", OTHER, "Delete [red]other[/red] (onebot:10:group:701) and its messages? [y/N]"),
+        ("zh_CN", OTHER, "要删除 [red]other[/red](onebot:10:group:701)及其全部消息吗? [y/N]"),
+    ],
+)
+def test_delete_asks(
+    db: Path, monkeypatch: pytest.MonkeyPatch, run: Run, language: str, session_id: str, question: str
+) -> None:
+    """On a terminal it is asked first, and what isn't there isn't spoken of."""
+    monkeypatch.setenv("AALIS_LANGUAGE", language)
+    terminal = Terminal("sessions", "delete", session_id, "--db", str(db))
+    try:
+        terminal.wait_for(question)
+        terminal.type("n\r")
+        assert terminal.process.wait(20) == 1
+    finally:
+        terminal.close()
+    assert run("sessions", "show", session_id, "--db", db).exit_code == 0
+
+
 def test_create_below(run: Run, db: Path) -> None:
     """A subtask is made below its parent; a parent that isn't there is a mistake."""
     made = json.loads(run("sessions", "create", "--parent", PEER, "--db", db, "--json").stdout)
@@ -151,6 +174,25 @@ def test_history_for_a_person(run: Run, db: Path) -> None:
     assert "said 22" in run(*arguments).stdout
     assert run("sessions", "history", ROOM, "--db", db, "--since", "2999-01-01").stderr == "nothing to show\n"
     assert run("sessions", "history", ROOM, "--db", db, "--cursor", "x").exit_code == 2
+
+
+def test_history_since(run: Run, db: Path) -> None:
+    """What the help says: without a time the last ones, since a time the first ones of it; at most maxLimit."""
+
+    def said(*options: str) -> list[str]:
+        page = json.loads(run("sessions", "history", ROOM, "--db", db, "--json", *options).stdout)
+        return [message["content"] for message in page["messages"]]
+
+    everything = said("--limit", "100000")
+    assert len(everything) == 27
+    assert said("--limit", "3") == everything[-3:]
+    assert said("--limit", "3", "--since", "1h") == everything[:3]
+    assert said("--limit", "3", "--until", "2999-01-01") == everything[:3]
+    Path("aalis.toml").write_text("[plugins.aalis-plugin-tool-session]\nmaxLimit = 5\ndefaultLimit = 2\n")
+    assert (len(said("--limit", "100000")), len(said())) == (5, 2)
+    words = " ".join(run("sessions", "history", "--help").stdout.split())
+    assert "The last ones; with --since or --until the first ones of that time." in words
+    assert "at most the session tools' maxLimit (100); else their defaultLimit (20)" in words
 
 
 def test_export(run: Run, db: Path, tmp_path: Path) -> None:

@@ -37,7 +37,10 @@ _SLICE = 1_000
 @click.command()
 @session_id
 @click.option(
-    "--limit", type=click.IntRange(min=1), metavar="N", help="How many messages; else as the session tools are set."
+    "--limit",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="How many messages, at most the session tools' maxLimit (100); else their defaultLimit (20).",
 )
 @click.option("--cursor", help="Go on from here: a cursor that the page before gave.")
 @click.option("--since", metavar="TIME", help="Only since: 12h, 7d, 2026-11-30, 2026-11-30T09:30.")
@@ -57,9 +60,9 @@ def history(
     tools: bool,
     as_json: bool,
 ) -> None:
-    """Show a session's messages.
+    """Show a session's messages, in the order they were said in.
 
-    The newest first, page by page; each page says how to get the next.
+    The last ones; with --since or --until the first ones of that time. Each page says how to get the next.
 
     \b
     aalis sessions history onebot:10001:group:700001 --limit 50

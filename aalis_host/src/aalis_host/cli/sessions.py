@@ -225,8 +225,8 @@ def delete(given: Given, session_id: str, yes: bool) -> None:
 
     label, count = asyncio.run(look())
     if not yes and sys.stdin.isatty():
-        sure = click.confirm(given.say("delete-sure", id=session_id, label=label, count=count), err=True)
-        if not sure:
+        question = "delete-sure" if count else "delete-sure-alone"
+        if not click.confirm(given.say(question, id=session_id, label=label, count=count), err=True):
             click.get_current_context().exit(1)
     asyncio.run(work())
     click.echo(given.say("deleted", id=session_id, count=count))

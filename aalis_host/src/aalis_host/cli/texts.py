@@ -96,8 +96,12 @@ _TEXTS: Final = {
     "titled": {"en": "{id} is now titled {title}", "zh_CN": "{id} 的标题现为 {title}"},
     "deleted": {"en": "deleted {id}, with {count} below it", "zh_CN": "已删除 {id} 及其下 {count} 个"},
     "delete-sure": {
-        "en": "Delete {label} ({id}), the {count} sessions below it and their messages?",
+        "en": "Delete {label} ({id}), what is below it ({count}) and their messages?",
         "zh_CN": "要删除 {label}({id})、其下 {count} 个会话及全部消息吗?",
+    },
+    "delete-sure-alone": {
+        "en": "Delete {label} ({id}) and its messages?",
+        "zh_CN": "要删除 {label}({id})及其全部消息吗?",
     },
     # can-take
     "take.allowed": {"en": "allowed ({rules})", "zh_CN": "允许({rules})"},
