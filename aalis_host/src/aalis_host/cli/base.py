@@ -1,5 +1,6 @@
 """What every command shares: its options, its host, and what becomes of errors."""
 
+import asyncio
 import os
 import shlex
 import time
@@ -161,6 +162,7 @@ async def patiently(change: Callable[[], Awaitable[T]]) -> T:
         except StorageError as error:
             if not error.pending or time.monotonic() > deadline:
                 raise
+        await asyncio.sleep(PATIENCE_SECONDS / 20)
 
 
 def is_there(db: str) -> bool:
