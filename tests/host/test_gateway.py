@@ -9,7 +9,7 @@ from aalis_api_session_manager.hookspecs import hookimpl
 from aalis_api_session_manager.host import PluginMeta
 from aalis_api_session_manager.message import IncomingMessage, OutgoingMessage
 from aalis_api_session_manager.model import OriginChat, SessionInfo
-from aalis_host.config import Trigger
+from aalis_host.settings import Trigger
 from tests.host.kit import Adapter, Recorder, ScriptedModel, Sessions, history, message, room_message, running, texts
 
 GROUP = OriginChat(type="group", multi_party=True, target_id="1")

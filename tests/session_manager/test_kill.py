@@ -19,8 +19,8 @@ from tests.session_manager.memories import rows
 from tests.session_manager.trees import history, settled
 from tests.session_manager.victim import WORKERS, applied
 
-KILLS = int(os.environ.get("AALIS_KILLS", "200"))
-"""How often; fewer by the environment variable AALIS_KILLS."""
+KILLS = int(os.environ.get("TESTS_KILLS", "200"))
+"""How often; fewer by the environment variable TESTS_KILLS."""
 ROOT = Path(__file__).parents[2]
 
 
@@ -109,8 +109,8 @@ async def test_a_kill_at_any_moment(db: str) -> None:
 
     The victims work on one database, one after the other, so each also starts on what the one before it left.
     """
-    seed = int(os.environ.get("AALIS_SEED", random.randrange(10**6)))
-    print(f"AALIS_SEED={seed}")
+    seed = int(os.environ.get("TESTS_SEED", random.randrange(10**6)))
+    print(f"TESTS_SEED={seed}")
     chance = random.Random(seed)
     empty: dict[str, Any] = {"parents": {}, "numbers": {}, "words": {}, "generations": {}}
     trees, clock, changes = [empty] * WORKERS, Clock(), 0

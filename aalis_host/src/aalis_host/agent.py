@@ -31,12 +31,12 @@ from aalis_api_session_manager.service import GATEWAY, MEMORY
 from aalis_api_session_manager.text import TextRef
 from aalis_host.channels import Channels
 from aalis_host.claims import Claim, Claims
-from aalis_host.config import AgentSettings
 from aalis_host.gateway import is_current, multi_party, stored
 from aalis_host.hooks import Hooks
 from aalis_host.models.base import Model, ModelError, ModelMessage, ModelReply
 from aalis_host.prompt import prompt
 from aalis_host.services import ServiceRegistry
+from aalis_host.settings import AgentSettings
 from aalis_host.texts import model_failed, not_sent, too_many_rounds
 from aalis_host.tools import Tools
 

@@ -24,13 +24,13 @@ from aalis_api_session_manager.service import (
 )
 from aalis_host.agent import Agent
 from aalis_host.authority import Authority
-from aalis_host.config import Settings
 from aalis_host.gateway import Gateway
 from aalis_host.hooks import Hooks
 from aalis_host.memory import Memory, open_memory
 from aalis_host.models import Model, open_model
 from aalis_host.plugins import HostParts, PluginReport, Plugins, find_plugins, given
 from aalis_host.services import ServiceRegistry
+from aalis_host.settings import Settings
 from aalis_host.tools import Tools
 
 __all__ = ["CONTEXT_ID", "AalisHost", "wall_clock"]

@@ -9,9 +9,9 @@ from aalis_api_session_manager.host import PlatformAdapter
 from aalis_api_session_manager.kinds import chat_scope_of, from_elsewhere, origin_chat_of
 from aalis_api_session_manager.message import IncomingMessage, Message, OutgoingMessage
 from aalis_api_session_manager.service import AGENT, MEMORY, PLATFORM, SESSION_MANAGER
-from aalis_host.config import Trigger
 from aalis_host.hooks import Hooks
 from aalis_host.services import ServiceRegistry
+from aalis_host.settings import Trigger
 
 __all__ = ["Gateway", "is_current", "multi_party", "stored"]
 

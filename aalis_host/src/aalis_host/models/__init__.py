@@ -3,9 +3,9 @@
 from importlib import import_module
 
 from aalis_api_session_manager.errors import ConfigError
-from aalis_host.config import ModelSettings
 from aalis_host.models.base import Model, ModelError, ModelMessage, ModelReply, ToolSchema
 from aalis_host.models.offline import OfflineModel
+from aalis_host.settings import ModelSettings
 
 __all__ = ["Model", "ModelError", "ModelMessage", "ModelReply", "ToolSchema", "open_model"]
 

@@ -13,8 +13,8 @@ from openai import APIConnectionError, APIError, APIStatusError, APITimeoutError
 from aalis_api_session_manager.errors import ConfigError
 from aalis_api_session_manager.message import ToolCall
 from aalis_api_session_manager.values import thaw_json
-from aalis_host.config import ModelSettings
 from aalis_host.models.base import ModelError, ModelMessage, ModelReply, ToolSchema
+from aalis_host.settings import ModelSettings
 
 __all__ = ["OpenAIModel"]
 
