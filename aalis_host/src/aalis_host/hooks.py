@@ -114,13 +114,23 @@ async def _call_within(impl: pluggy.HookImpl, kwargs: dict[str, Any], limit: flo
     result = impl.function(*(kwargs[name] for name in impl.argnames))
     if not inspect.isawaitable(result):
         return result
-    task = asyncio.ensure_future(result)
+    # As `asyncio.wait` does it, in half the time: a deletion calls many.
+    loop, task = asyncio.get_running_loop(), asyncio.ensure_future(result)
+    over: asyncio.Future[None] = loop.create_future()
+
+    def end(_: object = None) -> None:
+        if not over.done():
+            over.set_result(None)
+
+    task.add_done_callback(end)
+    timer = loop.call_later(limit, end)
     try:
-        done, _ = await asyncio.wait([task], timeout=limit)
+        await over
     finally:
+        timer.cancel()
         if not task.done():
             task.cancel()
-    if not done:
+    if not task.done():
         raise TimeoutError(f"it took longer than {limit:g} s")
     return task.result()
 
