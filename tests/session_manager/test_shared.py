@@ -1,6 +1,7 @@
 """Two hosts on one database see one truth."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable
 
 import pytest
@@ -12,6 +13,7 @@ from aalis_api_session_manager.message import LlmUsage, Message, TurnEnd, TurnSt
 from aalis_api_session_manager.model import SessionDraft, SessionUpdates
 from tests.cluster import each_back_end
 from tests.session_manager.kit import Adapter, Model, Stack, group_message, running
+from tests.session_manager.memories import rows, watched_memory
 
 
 @pytest.fixture
@@ -147,6 +149,32 @@ async def test_two_turns_in_two_hosts_close_the_session_with_the_last(stack: Sta
     assert busy is not None and busy.status == "active"
     await end(other, "t2")
     await seen(lambda: (info := stack.sessions.get_session("busy")) and info.status == "completed")
+
+
+@pytest.mark.rule("TURN-1")
+async def test_the_host_that_stops_last_closes_the_session(db: str) -> None:
+    """It has heard nothing of the end of the other's turn when it ends its own, and stops at once."""
+    with watched_memory() as memories:
+        async with running(db) as first:
+            await first.sessions.ensure_session("busy")
+            message = group_message("busy")
+            async with running(db, clock=first.clock) as last:
+                for host, turn_id in ((first, "t1"), (last, "t2")):
+                    start = TurnStart(turn_id=turn_id, message=message, session_id="busy", started_at=host.clock())
+                    await host.host.emit("aalis_turn_before", turn=start)
+                await seen(lambda: first.plugin.manager.turns.lease_count == last.plugin.manager.turns.lease_count == 2)
+                for memory in memories:
+                    memory.deaf = True
+                await asyncio.sleep(0.1)
+                for host, turn_id in ((first, "t1"), (last, "t2")):
+                    end = TurnEnd(
+                        turn_id=turn_id, message=message, session_id="busy", ended_at=host.clock(), outcome="silent"
+                    )
+                    await host.host.emit("aalis_turn_after", turn=end)
+                await seen(lambda: "t1" not in rows(db, "turns"))
+                await last.plugin.manager.stop()
+            assert rows(db, "turns") == {}
+            assert json.loads(rows(db, "sessions")["busy"])["status"] == "completed"
 
 
 @each_back_end

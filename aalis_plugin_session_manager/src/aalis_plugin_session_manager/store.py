@@ -170,11 +170,15 @@ class RecordStore:
             raise StorageError(f"could not be stored before stopping: {lost}")
 
     async def _settle_all(self) -> None:
-        for address in list(self._gathering):
-            self._flush(address)
-        self._wake.set()
-        await self._idle.wait()
-        await self._dispatcher.drained()
+        """Until nothing waits: what is told may lead to further changes."""
+        while True:
+            for address in list(self._gathering):
+                self._flush(address)
+            self._wake.set()
+            await self._idle.wait()
+            await self._dispatcher.drained()
+            if self._idle.is_set() and not self._gathering:
+                return
 
     # --- changing
 
