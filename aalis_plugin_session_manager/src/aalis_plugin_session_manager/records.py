@@ -21,7 +21,7 @@ from aalis_api_session_manager.model import (
     TokenCount,
     WorkBinding,
 )
-from aalis_api_session_manager.values import freeze_decoded, freeze_json, thaw_json
+from aalis_api_session_manager.values import freeze_decoded, freeze_object, thaw_json
 from aalis_api_session_manager.wire import from_json, to_json
 
 __all__ = [
@@ -333,4 +333,4 @@ def merged(old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> Mapp
     """Metadata merged by top-level key, whole values replaced; None clears. Rule: CREATE-7."""
     if new is None or not old:
         return new
-    return freeze_json({**old, **new})  # type: ignore[no-any-return]
+    return freeze_object({**old, **new})

@@ -20,7 +20,7 @@ WAIT_SECONDS: Final = 5.0
 """How long work waits for a connection: all are in use, or the server is away."""
 
 IDLE_SECONDS: Final = 60.0
-"""All connections but one are closed when nobody needed them for so long."""
+"""Each time so long has passed, one connection that nobody needed is closed, down to the last."""
 
 RETRY_SECONDS: Final = 1.0
 """Between two tries to connect."""
